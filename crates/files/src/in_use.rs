@@ -1,4 +1,4 @@
-//! Model files that this process has open: nothing that it writes may take the place of one.
+//! Registry of the model files that this process has open. Output must not replace one of them.
 
 use crate::input_file;
 use std::collections::BTreeMap;
@@ -6,10 +6,12 @@ use std::fs::{File, Metadata};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
-/// How often each file is open, by device and inode.
+// By device and inode, because paths do not identify files: links, `..` and mounts give other
+// names.
+/// The number of guards of each open file.
 static OPEN: Mutex<BTreeMap<(u64, u64), usize>> = Mutex::new(BTreeMap::new());
 
-/// The identity of a file, independent of its name; none if the system does not provide one.
+/// The identity of a file, independent of its name; `None` if the system provides none.
 fn id(metadata: &Metadata) -> Option<(u64, u64)> {
     #[cfg(unix)]
     {
@@ -23,16 +25,19 @@ fn id(metadata: &Metadata) -> Option<(u64, u64)> {
     }
 }
 
-/// A file that counts as open while this lives.
+/// Marks a file as open during its lifetime.
 #[derive(Debug)]
 pub struct OpenFileGuard {
     id: Option<(u64, u64)>,
-    /// Keeps the file's inode from being given to a new file after the file is removed. Dropped after the file no longer counts as open.
+    // While the file is open, the system cannot give the inode of a removed file to a new one.
+    // Fields are dropped after `Drop::drop`, so the file is closed after it no longer counts as
+    // open.
     _file: Option<File>,
 }
 
 impl OpenFileGuard {
-    /// Counts the file of this metadata as open. The caller keeps it open for longer than the guard.
+    /// Marks the file of this metadata as open. The caller must keep the file open for longer than
+    /// the guard.
     pub fn new(metadata: &Metadata) -> OpenFileGuard {
         OpenFileGuard::with(metadata, None)
     }
@@ -45,7 +50,7 @@ impl OpenFileGuard {
         OpenFileGuard { id, _file: file }
     }
 
-    /// The file at `path`, or none if it does not exist.
+    /// Marks the file at `path` as open; `None` if it does not exist.
     pub fn at(path: &Path) -> Option<OpenFileGuard> {
         match input_file::open(path) {
             Ok((file, metadata)) => Some(OpenFileGuard::with(&metadata, Some(file))),
@@ -67,7 +72,7 @@ impl Drop for OpenFileGuard {
     }
 }
 
-/// Whether the file belongs to a model that is open.
+/// Whether a file of this process's models has this metadata.
 pub(crate) fn is_open(metadata: &Metadata) -> bool {
     let open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
     id(metadata).is_some_and(|id| open.contains_key(&id))
@@ -86,7 +91,7 @@ mod tests {
             let guard = OpenFileGuard::at(&path);
             assert!(is_open(&std::fs::metadata(&path).unwrap()));
             std::fs::remove_file(&path).unwrap();
-            // file systems reuse the inode at once, if nothing holds it
+            // File systems reuse a free inode immediately.
             std::fs::write(&path, "new").unwrap();
             assert!(!is_open(&std::fs::metadata(&path).unwrap()));
             drop(guard);

@@ -1,9 +1,11 @@
-//! Checked opening of files to read, and writing of files that are whole or absent.
+//! Checked reading and atomic writing of files.
 //!
-//! * [`input_file`]: plain files up to a limit; pipes, devices and sockets are refused without waiting for them.
-//! * [`OutputFile`]: a file that appears when it is whole and on the disk; [`OutputFolder`], a folder for several.
+//! * [`input_file`]: reading of regular files up to a limit. Pipes, devices and sockets are
+//!   rejected without blocking.
+//! * [`OutputFile`]: a file that appears under its name when it is complete and on disk.
+//!   [`OutputFolder`] is a folder for several.
 //! * [`ResumableFile`]: output that a later run continues.
-//! * [`OpenFileGuard`]: files of the open model, which nothing may overwrite.
+//! * [`OpenFileGuard`]: protects files of the open model from being overwritten.
 //!
 //! ```
 //! use latent_files::{input_file, output_file};

@@ -1,9 +1,13 @@
-//! The one place that writes files. A file is written under a random name in the folder of its target and takes the target's name when it is whole and
-//! on the disk, so that the target is at any time the old file or the new one, also with several writers, a full disk or a power cut.
+//! Atomic writing of files. All output of the program goes through this module.
 //!
-//! The target is a plain file or does not exist yet. Refused are devices, pipes, sockets, folders, symbolic links (also those to plain files:
-//! what stands at the other end is another's choice; links among the parent folders are followed as always), files that the user may
-//! not write, and files of a model that this process has open, under whatever name.
+//! A file is written under a random name in the folder of its target, synced, and renamed to the
+//! target. So the target is always the old file or the new one, even with several writers, a full
+//! disk or a power cut.
+//!
+//! The target is a regular file or does not exist. Rejected are devices, pipes, sockets, folders,
+//! files that the user may not write, and files of a model that this process has open, under any
+//! name. Symbolic links are rejected too, because another user may have chosen where they lead.
+//! Links in the parent folders are followed.
 
 use crate::in_use;
 use crate::input_file::{guarded, kind};
@@ -15,25 +19,25 @@ use std::path::{Path, PathBuf};
 
 pub use crate::unfinished::remove_unfinished;
 
-/// Why a file is not written.
+/// An error of writing a file.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
     #[error("{}: {error}", path.display())]
     Io {
-        /// The file that was to be written.
+        /// The target, not the temporary file.
         path: PathBuf,
         error: io::Error,
     },
     #[error("{}: {problem}", path.display())]
     Refused {
-        /// The file that was to be written.
+        /// The target.
         path: PathBuf,
-        /// The existing object, and what to do.
+        /// The existing object, and advice.
         problem: String,
     },
 }
 
-/// A file that is being written. Dropped before it is finished, it leaves nothing behind.
+/// A file that is being written. If it is dropped before it is finished, it is removed.
 #[derive(Debug)]
 pub struct OutputFile {
     target: PathBuf,
@@ -41,7 +45,8 @@ pub struct OutputFile {
     noted: UnfinishedName,
 }
 
-/// A file that is whole and on the disk, but has not got its name yet. Dropped before that, it leaves nothing behind.
+/// A file that is complete and on disk, without its final name. If it is dropped before it is
+/// published, it is removed.
 #[derive(Debug)]
 pub struct CompleteFile {
     target: PathBuf,
@@ -51,8 +56,8 @@ pub struct CompleteFile {
 }
 
 impl OutputFile {
-    /// Checks in advance, as far as possible, that a file can be written at `target`. Use it before
-    /// long work.
+    /// Checks in advance, as far as possible, whether a file can be written at `target`. Use it
+    /// before long work.
     pub fn check(target: &Path) -> Result<(), OutputError> {
         examine(target)?;
         let io = |error| OutputError::Io { path: target.to_owned(), error };
@@ -62,13 +67,14 @@ impl OutputFile {
         Err(io(io::ErrorKind::NotADirectory.into()))
     }
 
-    /// Begins a file that will stand at `target`, with the permissions of the file there, or those of a new file.
+    /// Begins a file for `target`, with the permissions of an existing target, or those of a new
+    /// file.
     pub fn create(target: &Path) -> Result<OutputFile, OutputError> {
         OutputFile::begin(target, false)
     }
 
-    /// The same for files with conversation contents: only the owner may read the file, regardless
-    /// of the umask and the permissions of an existing file.
+    /// Like [`create`](Self::create) for files with conversation contents: only the owner may read
+    /// the file, regardless of the umask and of an existing target.
     pub fn create_private(target: &Path) -> Result<OutputFile, OutputError> {
         OutputFile::begin(target, true)
     }
@@ -76,7 +82,7 @@ impl OutputFile {
     fn begin(target: &Path, private: bool) -> Result<OutputFile, OutputError> {
         let old = examine(target)?;
         let io = |error| OutputError::Io { path: target.to_owned(), error };
-        // the name must stay valid if the working directory changes
+        // An absolute path stays valid if the working directory changes.
         let folder = std::path::absolute(folder(target)).map_err(io)?;
         let file = TemporaryFile::create_in(&folder, private).map_err(io)?;
         let noted = UnfinishedName::new(file.path());
@@ -86,21 +92,22 @@ impl OutputFile {
         Ok(OutputFile { target: target.to_owned(), file: BufWriter::with_capacity(1 << 20, file), noted })
     }
 
-    /// The error of a write that failed.
+    /// The error for a failed write. It names the target.
     pub fn failed(&self, error: io::Error) -> OutputError {
         OutputError::Io { path: self.target.clone(), error }
     }
 
-    /// Leaves a hole of `bytes` bytes, which read as zeros. On file systems with sparse files it
-    /// takes no disk space.
+    /// Appends a hole of `bytes` bytes, which read as zeros. It takes no disk space on file systems
+    /// with sparse files.
     pub fn skip(&mut self, bytes: u64) -> io::Result<()> {
+        // Buffered bytes belong before the hole.
         self.flush()?;
         let file = self.file.get_ref().as_file();
         file.set_len(file.metadata()?.len() + bytes)?;
         self.file.get_mut().as_file_mut().seek(io::SeekFrom::End(0)).map(|_| ())
     }
 
-    /// Brings all bytes to the disk.
+    /// Syncs all bytes to disk.
     pub fn complete(self) -> Result<CompleteFile, OutputError> {
         let OutputFile { target, file, noted } = self;
         let io = |error| OutputError::Io { path: target.clone(), error };
@@ -110,7 +117,8 @@ impl OutputFile {
         Ok(CompleteFile { temporary: file.close(), bytes, noted, target })
     }
 
-    /// [`complete`](Self::complete) and [`publish`](CompleteFile::publish); how many bytes it has.
+    /// [`complete`](Self::complete) and [`publish`](CompleteFile::publish). Returns the size in
+    /// bytes.
     pub fn finish(self) -> Result<u64, OutputError> {
         let complete = self.complete()?;
         let bytes = complete.bytes();
@@ -134,24 +142,27 @@ impl CompleteFile {
         self.bytes
     }
 
-    /// Gives it its name, in place of an older file of that name.
+    /// Renames the file to its target, and replaces an older file.
     pub fn publish(self) -> Result<(), OutputError> {
         let CompleteFile { target, temporary, noted, .. } = self;
+        // Again: the target may have become a link, or a file of a model, since the file was begun.
         examine(&target)?;
         let io = |error| OutputError::Io { path: target.clone(), error };
         temporary.persist(&target).map_err(io)?;
+        // After the rename: until then, an exit without destructors must remove the file.
         drop(noted);
         sync_folder(folder(&target)).map_err(io)
     }
 
-    /// Publishes all files, or none that was not there before: after a failure those already published are removed again.
+    /// Publishes all files. After a failure, new files that were already published are removed.
+    /// Replaced files cannot be restored.
     pub fn publish_all(files: Vec<CompleteFile>) -> Result<(), OutputError> {
         let mut new = Vec::new();
         for file in files {
             let target = file.target.clone();
             let fresh = std::fs::symlink_metadata(&target).is_err();
             if let Err(error) = file.publish() {
-                // the error matters more than files that cannot be removed
+                // Errors of the removal are ignored: the first error is reported.
                 new.iter().for_each(|path| drop(std::fs::remove_file(path)));
                 return Err(error);
             }
@@ -178,15 +189,16 @@ fn filled(mut file: OutputFile, bytes: &[u8]) -> Result<(), OutputError> {
     file.finish().map(drop)
 }
 
-/// Opens a plain file to be read and written in place.
+/// Opens a regular file for reading and writing in place.
 ///
 /// # Errors
-/// A target that is refused, one with several names (hard links) among them; an error of the system.
+/// A rejected target, such as one with several hard links; an error of the system.
 pub fn open_in_place(path: &Path) -> Result<File, OutputError> {
     in_place(path, false)
 }
 
-/// The same, and a missing file is created. For files that outlive one process: locks, downloads, output that a later run continues.
+/// Like [`open_in_place`], and creates a missing file. For files that several processes use: locks,
+/// downloads, resumable output.
 pub fn create_in_place(path: &Path) -> Result<File, OutputError> {
     in_place(path, true)
 }
@@ -197,7 +209,7 @@ fn in_place(path: &Path, create: bool) -> Result<File, OutputError> {
     let refused = |problem| OutputError::Refused { path: path.to_owned(), problem };
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(create).truncate(false);
-    // whatever took the file's place since then is neither followed nor waited for
+    // If the file was replaced since the check, a link is not followed and a pipe does not block.
     let file = guarded(&mut options, false).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     if !metadata.is_file() {
@@ -212,7 +224,7 @@ fn in_place(path: &Path, create: bool) -> Result<File, OutputError> {
     Ok(file)
 }
 
-/// Makes a folder and its missing parents, for their owner alone.
+/// Creates a folder and its missing parents with access for the owner only.
 pub fn make_private_folder(path: &Path) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -221,20 +233,22 @@ pub fn make_private_folder(path: &Path) -> io::Result<()> {
     builder.create(path)
 }
 
-/// Makes a temporary folder in `parent`, for its owner alone. It is removed with the value.
+/// Creates a temporary folder in `parent` with access for the owner only. It is removed when it is
+/// dropped.
 pub fn temporary_folder(parent: &Path) -> io::Result<TemporaryFolder> {
     TemporaryFolder::create_in(parent)
 }
 
-/// A folder for output files. What had to be made of it is removed again when this is dropped before it is [kept](Self::keep).
+/// A folder for output files. Unless it is [kept](Self::keep), created folders are removed when it
+/// is dropped.
 #[derive(Debug)]
 pub struct OutputFolder {
-    /// Folders that were made, the outermost first.
+    /// Created folders, the outermost first.
     made: Vec<(PathBuf, UnfinishedName)>,
 }
 
 impl OutputFolder {
-    /// Makes the folder at `path` and its parents where they are missing.
+    /// Creates the folder at `path` and its parents, if they are missing.
     pub fn create(path: &Path) -> Result<OutputFolder, OutputError> {
         let io = |error| OutputError::Io { path: path.to_owned(), error };
         let whole = std::path::absolute(path).map_err(io)?;
@@ -243,7 +257,7 @@ impl OutputFolder {
         for path in missing.into_iter().rev() {
             match std::fs::create_dir(path) {
                 Ok(()) => folder.made.push((path.to_owned(), UnfinishedName::new(path))),
-                // another process was faster
+                // Another process has just created it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => {}
                 Err(error) => return Err(io(error)),
             }
@@ -251,7 +265,7 @@ impl OutputFolder {
         if whole.is_dir() { Ok(folder) } else { Err(io(io::ErrorKind::NotADirectory.into())) }
     }
 
-    /// Lets the folder stay.
+    /// Keeps the folder.
     pub fn keep(mut self) {
         self.made.clear();
     }
@@ -259,7 +273,7 @@ impl OutputFolder {
 
 impl Drop for OutputFolder {
     fn drop(&mut self) {
-        // a folder that is not empty stays
+        // `remove_dir` fails on folders that are not empty.
         self.made.iter().rev().for_each(|(path, _)| drop(std::fs::remove_dir(path)));
     }
 }
@@ -269,7 +283,8 @@ pub(crate) fn folder(target: &Path) -> &Path {
     target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// The metadata of the regular file at `target`, which may be replaced; none if it does not exist.
+/// Checks a target. Returns the metadata of an existing regular file that may be replaced; `None`
+/// if it does not exist.
 pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     let io = |error| OutputError::Io { path: target.to_owned(), error };
     let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });
@@ -296,29 +311,31 @@ pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     if in_use::is_open(&metadata) {
         return refused("it is a file of the model itself; give another name".into());
     }
-    // a rename does not check that the file itself is writable
+    // A rename would replace a write-protected file, because it needs only access to the folder.
     guarded(OpenOptions::new().write(true), false).open(target).map_err(io)?;
     Ok(Some(metadata))
 }
 
-/// The permissions of an older file, without the bits that make a program run as another user.
+/// The permissions of an existing file, without setuid, setgid and sticky bits.
 fn plain_mode(old: &Metadata) -> Permissions {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
+        // A setuid bit must not apply to new contents.
         Permissions::from_mode(old.permissions().mode() & 0o777)
     }
     #[cfg(not(unix))]
     old.permissions()
 }
 
-/// Brings the names in a folder to the disk.
+/// Syncs the names in a folder to disk. Without it, a power cut can undo a rename.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     if cfg!(not(unix)) {
         return Ok(());
     }
     match File::open(folder).and_then(|folder| folder.sync_all()) {
-        // a folder may be written but not read, and some file systems know no such call: the file is in place either way
+        // The folder may be writable but not readable, and some file systems lack the call. The
+        // rename itself has succeeded.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         Err(error) if matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
             Ok(())

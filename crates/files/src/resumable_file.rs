@@ -2,22 +2,22 @@
 //! next run of the same work continues it.
 //!
 //! The name of the part consists of the target's name and the fingerprint of the work:
-//! `model.gguf.0123456789abcdef.part`. Until the last step its first eight bytes are not those of
-//! the target but the number of bytes known to be on disk. So a part is never mistaken for a
-//! complete file. Bytes that a power cut left behind the known ones are written again.
+//! `model.gguf.0123456789abcdef.part`. Until the last step, its first eight bytes are not those of
+//! the target but the number of bytes that are certainly on disk. So a part is never mistaken for a
+//! complete file. Bytes after the counted ones may be damaged by a power cut and are written again.
 
 use crate::output_file::{OutputError, OutputFile, create_in_place, examine, folder, sync_folder};
 use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes of the target that the count stands in for.
+/// Size of the count, which replaces the first bytes of the target.
 const COUNT_BYTES: usize = 8;
 
-/// Bytes that are appended together.
+/// Size of the write buffer.
 const BUFFER: usize = 1 << 20;
 
-/// Written bytes after which they are brought to the disk and counted.
+/// Number of written bytes between two syncs. An interrupted run repeats at most this much.
 const SYNC_EVERY: u64 = 512 << 20;
 
 /// A part that is being written, locked against other runs.
@@ -26,16 +26,18 @@ pub struct ResumableFile {
     target: PathBuf,
     part: PathBuf,
     file: File,
-    /// Appended bytes that the file does not have yet.
+    /// Appended bytes that are not in the file yet.
     pending: Vec<u8>,
+    /// Appended bytes, including `pending`.
     written: u64,
-    /// As far as the file has them.
+    /// Bytes in the file.
     flushed: u64,
+    /// Bytes on disk, as stored in the count.
     counted: u64,
 }
 
 impl ResumableFile {
-    /// Bytes of the target that are written last.
+    /// Number of bytes at the beginning of the target that are written last.
     pub const COUNT_BYTES: usize = COUNT_BYTES;
 
     pub fn part_of(target: &Path, fingerprint: u64) -> PathBuf {
@@ -44,15 +46,17 @@ impl ResumableFile {
         target.with_file_name(name)
     }
 
-    /// Opens the part of `target` that work of this fingerprint has left, or begins one. The fingerprint stands for every byte of the target.
+    /// Opens the part that an earlier run with this fingerprint has left for `target`, or begins
+    /// one. Equal fingerprints must mean equal bytes of the target.
     ///
     /// # Errors
-    /// A target that is refused; a part that another run is writing; an error of the system.
+    /// A rejected target; a part that another run is writing; an error of the system.
     pub fn open(target: &Path, fingerprint: u64) -> Result<ResumableFile, OutputError> {
         OutputFile::check(target)?;
         let part = ResumableFile::part_of(target, fingerprint);
         let io = |error| OutputError::Io { path: part.clone(), error };
         let mut file = create_in_place(&part)?;
+        // The system releases the lock when the file is closed, even after a crash.
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -69,6 +73,7 @@ impl ResumableFile {
         } else {
             0
         };
+        // A count beyond the end belongs to a damaged or foreign file.
         let counted = if counted <= len { counted } else { 0 };
         file.set_len(counted).map_err(io)?;
         file.seek(SeekFrom::Start(counted)).map_err(io)?;
@@ -83,7 +88,7 @@ impl ResumableFile {
         })
     }
 
-    /// Bytes that are written, those of an earlier run included. If there are any, writing goes on behind them.
+    /// Number of written bytes, including those of an earlier run. Appending continues after them.
     pub fn written(&self) -> u64 {
         self.written
     }
@@ -92,26 +97,27 @@ impl ResumableFile {
         &self.part
     }
 
-    /// Bytes that a later run goes on behind.
+    /// Number of bytes after which a later run would continue.
     pub fn counted(&self) -> u64 {
         self.counted
     }
 
-    /// Forgets what an earlier run has written.
+    /// Discards the bytes of an earlier run.
     pub fn begin_anew(&mut self) -> Result<(), OutputError> {
         self.pending.clear();
         (self.written, self.flushed, self.counted) = (0, 0, 0);
         self.cut().map_err(|error| OutputError::Io { path: self.part.clone(), error })
     }
 
-    /// Removes the part: no run can go on with it.
+    /// Removes the part.
     pub fn discard(self) {
         let _ = std::fs::remove_file(&self.part);
     }
 
-    /// Appends bytes. After an error the file ends behind an earlier append, and bytes that were appended since are not [written](Self::written).
+    /// Appends bytes. After an error, the file ends after an earlier append, and later bytes do not
+    /// count as [written](Self::written).
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        // the count stands in for the first ones
+        // Zeros in place of the first bytes: a count of 0 until the first sync.
         let first = (COUNT_BYTES as u64).saturating_sub(self.written).min(bytes.len() as u64) as usize;
         self.pending.extend_from_slice(&[0; COUNT_BYTES][..first]);
         self.pending.extend_from_slice(&bytes[first..]);
@@ -122,9 +128,10 @@ impl ResumableFile {
         if self.written - self.counted >= SYNC_EVERY { self.count() } else { Ok(()) }
     }
 
-    /// Brings all bytes to the disk and counts them: where a later run goes on.
+    /// Syncs all bytes to disk and stores their count.
     pub fn count(&mut self) -> io::Result<()> {
         self.flush()?;
+        // The bytes must be on disk before the count that vouches for them.
         self.file.sync_data()?;
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(&self.written.to_le_bytes())?;
@@ -140,26 +147,30 @@ impl ResumableFile {
             Ok(()) => self.flushed = self.written,
             Err(_) => {
                 self.written = self.flushed;
-                // discard what was written after the last flush
+                // A full disk may have taken a part of the buffer. Cut it off, so that the file
+                // ends at an append.
                 self.cut()?;
             }
         }
         done
     }
 
-    /// Ends the file behind its written bytes.
+    /// Truncates the file to its written bytes.
     fn cut(&mut self) -> io::Result<()> {
         self.file.set_len(self.written)?;
         self.file.seek(SeekFrom::Start(self.written)).map(drop)
     }
 
-    /// Puts the first bytes in their place and gives the part its target's name.
+    /// Writes the first bytes and renames the part to its target.
     pub fn publish(self, start: [u8; COUNT_BYTES]) -> Result<(), OutputError> {
         ResumableFile::publish_all(vec![(self, start)])
     }
 
-    /// Publishes all files with their first bytes, or none that was not there before: after a failure those already published are removed again.
+    /// Publishes all files with their first bytes. After a failure, new files that were already
+    /// published are removed.
     pub fn publish_all(mut files: Vec<(ResumableFile, [u8; COUNT_BYTES])>) -> Result<(), OutputError> {
+        // All files are completed before any is renamed, so that a full disk fails before the first
+        // rename.
         for (file, start) in &mut files {
             file.whole(*start).map_err(|error| OutputError::Io { path: file.target.clone(), error })?;
         }
@@ -170,7 +181,7 @@ impl ResumableFile {
             let renamed = examine(&target).and_then(|_| std::fs::rename(&part, &target).map_err(io));
             let done = renamed.and_then(|()| sync_folder(folder(&target)).map_err(io));
             if let Err(error) = done {
-                // the error matters more than files that cannot be removed
+                // Errors of the removal are ignored: the first error is reported.
                 new.iter().for_each(|path| drop(std::fs::remove_file(path)));
                 return Err(error);
             }
@@ -181,9 +192,10 @@ impl ResumableFile {
         Ok(())
     }
 
-    /// Brings all bytes to the disk, the first ones in place of their count.
+    /// Writes the first bytes in place of the count and syncs the file.
     fn whole(&mut self, start: [u8; COUNT_BYTES]) -> io::Result<()> {
         self.flush()?;
+        // The other bytes first: with its first bytes, the file looks complete.
         self.file.sync_data()?;
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(&start)?;
@@ -196,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_goes_on_where_it_was_counted() {
+    fn a_later_run_continues_after_the_counted_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("out.bin");
         let mut file = ResumableFile::open(&target, 7).unwrap();
@@ -238,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_leaves_nothing() {
+    fn begin_anew_and_discard_leave_no_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let target = folder.path().join("out.bin");
         let mut file = ResumableFile::open(&target, 7).unwrap();

@@ -1,11 +1,11 @@
-//! Files and folders under random names, which are removed when they are dropped.
+//! Temporary files and folders with random names, which are removed when they are dropped.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Names that are tried before the folder counts as full of them.
+/// Maximum number of names to try.
 const MAX_TRIES: usize = 1000;
 
 /// A file that is removed when it is dropped.
@@ -15,21 +15,24 @@ pub(crate) struct TemporaryFile {
     path: TemporaryPath,
 }
 
-/// The path of such a file, which is closed.
+/// The path of a closed temporary file.
 #[derive(Debug)]
 pub(crate) struct TemporaryPath(PathBuf);
 
-/// A temporary folder for its owner alone. It is removed with its contents when it is dropped.
+/// A temporary folder with access for its owner only. It is removed with its contents when it is
+/// dropped.
 #[derive(Debug)]
 pub struct TemporaryFolder(PathBuf);
 
 /// A name that no other file is likely to have.
 fn random_name(suffix: &str) -> String {
+    // `RandomState` is the only source of randomness in std. The name need not be secret: creation
+    // fails if the name exists.
     let random = |part: u8| RandomState::new().hash_one((std::process::id(), part));
     format!(".latent-{:016x}{:08x}{suffix}", random(0), random(1) as u32)
 }
 
-/// Calls `make` with names in `folder` until one is free.
+/// Calls `make` with random names in `folder` until one does not exist.
 fn make_in<T>(
     folder: &Path,
     suffix: &str,
@@ -47,9 +50,10 @@ fn make_in<T>(
 }
 
 impl TemporaryFile {
-    /// Makes a file in `folder` that is readable for its owner only if `private`.
+    /// Creates a file in `folder`. With `private`, only the owner may read it.
     pub(crate) fn create_in(folder: &Path, private: bool) -> io::Result<TemporaryFile> {
         let mut options = OpenOptions::new();
+        // `create_new` fails if the name exists, and does not follow a link of that name.
         options.read(true).write(true).create_new(true);
         #[cfg(unix)]
         std::os::unix::fs::OpenOptionsExt::mode(&mut options, if private { 0o600 } else { 0o666 });
@@ -88,10 +92,10 @@ impl io::Write for TemporaryFile {
 }
 
 impl TemporaryPath {
-    /// Gives the file the name `target`, in place of an older file of that name.
+    /// Renames the file to `target`, and replaces an older file.
     ///
     /// # Errors
-    /// An error of the system; the file is then removed.
+    /// An error of the system. The temporary file is then removed.
     pub(crate) fn persist(mut self, target: &Path) -> io::Result<()> {
         std::fs::rename(&self.0, target)?;
         self.0 = PathBuf::new();
@@ -101,7 +105,7 @@ impl TemporaryPath {
 
 impl Drop for TemporaryPath {
     fn drop(&mut self) {
-        // empty if it has got its name
+        // Empty if the file was renamed.
         if !self.0.as_os_str().is_empty() {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -113,13 +117,12 @@ impl TemporaryFolder {
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        // the name must stay valid if the working directory changes
+        // An absolute path stays valid if the working directory changes.
         let parent = std::path::absolute(parent)?;
         let (path, ()) = make_in(&parent, "", |path| builder.create(path))?;
         Ok(TemporaryFolder(path))
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -143,7 +146,7 @@ mod tests {
     use std::io::Write;
 
     #[test]
-    fn what_is_dropped_is_removed_and_what_has_its_name_stays() {
+    fn dropping_removes_a_file_unless_it_was_persisted() {
         let folder = TemporaryFolder::create_in(&std::env::temp_dir()).unwrap();
         let inside = folder.path().to_owned();
         let mut file = TemporaryFile::create_in(&inside, true).unwrap();
@@ -164,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_exists_is_not_taken() {
+    fn an_existing_name_is_not_reused() {
         let folder = TemporaryFolder::create_in(&std::env::temp_dir()).unwrap();
         let mut calls = 0;
         let made = make_in(folder.path(), "", |_| {

@@ -1,16 +1,16 @@
-//! Names of files that are still being written, for exits that run no destructors: a second Ctrl-C, and the handler of SIGBUS,
-//! which may neither allocate nor lock.
+//! Table of unfinished files, for exits without destructors: a second Ctrl-C, and the handler of
+//! SIGBUS, which must not allocate or take locks.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// Names that are known at once; further files are removed only where the program ends in order.
+/// Maximum number of names. Further files are removed only by their destructors.
 const MAX_NAMES: usize = 64;
 
-/// Bytes of a name, the zero behind it included (Linux: PATH_MAX).
+/// Maximum bytes of a name with a trailing zero (PATH_MAX on Linux).
 const NAME_BYTES: usize = 4096;
 
-/// A name. It is valid while `len` is above zero.
+/// An entry of the table. Its name is valid while `len` is above zero.
 struct NameEntry {
     taken: AtomicUsize,
     len: AtomicUsize,
@@ -26,24 +26,25 @@ static NAMES: [NameEntry; MAX_NAMES] = [const {
 }; MAX_NAMES];
 
 impl NameEntry {
-    /// The name with a trailing zero byte, or none if the entry is free.
+    /// The name with a trailing zero byte; `None` if the entry is free.
     fn name(&self) -> Option<&[AtomicU8]> {
         let len = self.len.load(Ordering::SeqCst);
         (len > 0).then(|| &self.name[..=len])
     }
 }
 
-/// The names of unfinished files, each with a zero behind it that is never overwritten. For signal handlers: nothing here allocates or locks.
+/// The names of unfinished files, each with a trailing zero. It neither allocates nor locks, for
+/// signal handlers.
 pub fn unfinished_names() -> impl Iterator<Item = &'static [AtomicU8]> {
     NAMES.iter().filter_map(NameEntry::name)
 }
 
-/// A name that is in the table while this lives.
+/// Keeps a name in the table during its lifetime.
 #[derive(Debug)]
 pub(crate) struct UnfinishedName(Option<usize>);
 
 impl UnfinishedName {
-    /// Notes a file, or a folder that is to hold files; the path should be absolute.
+    /// Adds a file, or a folder for files. The path should be absolute.
     pub(crate) fn new(path: &Path) -> UnfinishedName {
         let bytes = path.as_os_str().as_encoded_bytes();
         if bytes.is_empty() || bytes.len() >= NAME_BYTES || bytes.contains(&0) {
@@ -56,6 +57,7 @@ impl UnfinishedName {
             for (to, from) in entry.name.iter().zip(bytes.iter().chain(&[0])) {
                 to.store(*from, Ordering::Relaxed);
             }
+            // Last: a handler that sees the length sees all bytes of the name.
             entry.len.store(bytes.len(), Ordering::SeqCst);
         }
         UnfinishedName(found)
@@ -65,16 +67,18 @@ impl UnfinishedName {
 impl Drop for UnfinishedName {
     fn drop(&mut self) {
         if let Some(entry) = self.0.map(|i| &NAMES[i]) {
+            // Invalid before it is free, so that a new owner cannot overwrite a valid name.
             entry.len.store(0, Ordering::SeqCst);
             entry.taken.store(0, Ordering::SeqCst);
         }
     }
 }
 
-/// Removes every unfinished file, and the folders made for them: for a program that is about to exit while they are being written.
+/// Removes all unfinished files, and the folders created for them, before a program exits without
+/// destructors.
 pub fn remove_unfinished() {
     let paths: Vec<_> = unfinished_names().filter_map(path_of).collect();
-    // what cannot be removed stays: the program ends in any case
+    // Errors are ignored, because the program exits anyway.
     paths.iter().for_each(|path| drop(std::fs::remove_file(path)));
     paths.iter().rev().for_each(|path| drop(std::fs::remove_dir(path)));
 }

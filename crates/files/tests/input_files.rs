@@ -1,4 +1,4 @@
-//! Input files other than models: only regular files up to a given size, nothing endless.
+//! Input files other than models: only regular files up to a given size.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_files::{InputError, input_file};
@@ -15,7 +15,7 @@ fn plain_files_are_read_up_to_their_limit() {
     let missing = input_file::read(&folder.path().join("none"), 7).unwrap_err();
     assert!(matches!(missing, InputError::Io { .. }));
     assert!(matches!(input_file::read(folder.path(), 7), Err(InputError::NotAFile { what: "a folder", .. })));
-    // the system says that it has 0 bytes, and it has more
+    // The file's metadata say 0 bytes, but reading returns more.
     #[cfg(target_os = "linux")]
     assert!(matches!(
         input_file::read("/proc/self/status".as_ref(), 16),

@@ -25,7 +25,7 @@ fn refused(target: &Path, word: &str) {
 }
 
 #[test]
-fn a_file_appears_whole_with_the_permissions_of_a_plain_create() {
+fn a_new_file_has_default_permissions_and_is_complete() {
     let folder = tempfile::tempdir().unwrap();
     let (ours, plain) = (folder.path().join("ours"), folder.path().join("plain"));
     std::fs::write(&plain, b"").unwrap();
@@ -36,7 +36,7 @@ fn a_file_appears_whole_with_the_permissions_of_a_plain_create() {
     assert_eq!(std::fs::read(&ours).unwrap(), b"whole");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
     assert_eq!(mode(&ours), mode(&plain));
-    // an older file keeps its own
+    // An existing file keeps its permissions.
     std::fs::set_permissions(&ours, std::fs::Permissions::from_mode(0o640)).unwrap();
     output_file::write(&ours, b"again").unwrap();
     assert_eq!((mode(&ours), std::fs::read(&ours).unwrap()), (0o640, b"again".to_vec()));
@@ -44,7 +44,7 @@ fn a_file_appears_whole_with_the_permissions_of_a_plain_create() {
 }
 
 #[test]
-fn a_private_file_is_its_owners_alone_whatever_stood_there() {
+fn a_private_file_replaces_a_public_one_with_private_permissions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("private");
     let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
@@ -92,7 +92,7 @@ fn a_file_is_opened_in_place_only_if_it_is_plain_and_has_one_name() {
 }
 
 #[test]
-fn what_lies_beside_the_target_is_not_touched() {
+fn other_files_in_the_folder_are_not_changed() {
     let folder = tempfile::tempdir().unwrap();
     let part = folder.path().join("fox.part");
     std::fs::write(&part, b"precious").unwrap();
@@ -104,7 +104,7 @@ fn what_lies_beside_the_target_is_not_touched() {
 }
 
 #[test]
-fn links_devices_pipes_sockets_and_folders_are_refused_and_stay_what_they_are() {
+fn links_devices_pipes_sockets_and_folders_are_rejected_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     std::fs::write(at("victim"), b"precious").unwrap();
@@ -127,7 +127,7 @@ fn links_devices_pipes_sockets_and_folders_are_refused_and_stay_what_they_are() 
     assert!(std::fs::symlink_metadata(at("pipe")).unwrap().file_type().is_fifo());
     assert!(std::fs::metadata("/dev/null").unwrap().file_type().is_char_device());
     assert_eq!(names(folder.path()), before);
-    // folders may be links, as everywhere
+    // Parent folders may be links.
     symlink(at("inner"), at("inner-link")).unwrap();
     output_file::write(&at("inner-link").join("file"), b"new").unwrap();
     assert_eq!(std::fs::read(at("inner/file")).unwrap(), b"new");
@@ -147,7 +147,7 @@ fn a_file_that_may_not_be_written_is_not_replaced() {
 }
 
 #[test]
-fn nothing_is_left_of_files_and_folders_that_are_given_up() {
+fn dropped_files_and_folders_are_removed() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
     drop(OutputFile::create(&at("a")).unwrap());
@@ -155,7 +155,8 @@ fn nothing_is_left_of_files_and_folders_that_are_given_up() {
     drop(complete);
     drop(OutputFolder::create(&at("x/y/z")).unwrap());
     assert!(names(folder.path()).is_empty());
-    // a set of which one cannot get its name leaves no new file, and older ones as they were or new, but whole
+    // If one file of a set cannot be renamed, no new file remains. Older files are old or new, but
+    // complete.
     std::fs::write(at("old"), b"old").unwrap();
     let set: Vec<CompleteFile> = ["new", "old", "late"]
         .iter()
@@ -168,7 +169,7 @@ fn nothing_is_left_of_files_and_folders_that_are_given_up() {
     std::fs::create_dir(at("late")).unwrap();
     assert!(matches!(CompleteFile::publish_all(set), Err(OutputError::Refused { .. })));
     assert_eq!(names(folder.path()), ["late", "old"]);
-    // folders that were there stay, and so do those that somebody else has put a file into
+    // Existing folders stay, and so do folders with files of other processes.
     let made = OutputFolder::create(&at("x/y")).unwrap();
     std::fs::write(at("x/theirs"), b"").unwrap();
     drop(made);
@@ -178,7 +179,7 @@ fn nothing_is_left_of_files_and_folders_that_are_given_up() {
 }
 
 #[test]
-fn writers_at_once_leave_one_whole_file() {
+fn concurrent_writers_leave_one_complete_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("file");
     std::thread::scope(|scope| {

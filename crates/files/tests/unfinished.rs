@@ -1,10 +1,11 @@
-//! A program that ends while files are being written. In a process of its own: it would remove the files of other tests.
+//! A program that ends while files are being written. A separate program, because it would remove
+//! the files of other tests.
 #![allow(missing_docs, reason = "tests")]
 
 use latent_files::{OutputFile, OutputFolder, output_file};
 
 #[test]
-fn what_is_unfinished_when_the_program_ends_is_removed() {
+fn unfinished_files_are_removed_at_exit() {
     let folder = tempfile::tempdir().unwrap();
     let _made = OutputFolder::create(&folder.path().join("new")).unwrap();
     let file = OutputFile::create(&folder.path().join("new/file")).unwrap();

@@ -1,25 +1,25 @@
-//! Missing files of a model: each of several ranks needs only those with its own tensors.
+//! Missing files of a model. Each of several ranks needs only the files with its own tensors.
 
 use std::collections::HashMap;
 
-/// Which files of a model must be here.
+/// The files of a model that must be present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequiredFiles {
     All,
-    /// Those with metadata; of the others any.
+    /// Those with metadata. Any others may be missing.
     Some,
 }
 
-/// The files that are missing, and what is known of them.
+/// The missing files and their known tensors.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MissingFiles {
-    /// Their names, in the order of the set.
+    /// Names of the missing files, in the order of the set.
     pub(crate) files: Vec<String>,
-    /// Which of them has a tensor, or one of a module's tensors, by name.
+    /// Index in `files` by the name of a tensor or module.
     pub(crate) places: HashMap<String, usize>,
-    /// The number of their tensors, if the set records it.
+    /// Number of tensors in the missing files, if the set records it.
     pub(crate) tensors: Option<u64>,
-    /// Those that no other rank has either.
+    /// Missing files that no other rank has either.
     pub(crate) nowhere: Vec<String>,
 }
 
@@ -30,8 +30,9 @@ impl MissingFiles {
         self.files.get(*place).map(String::as_str)
     }
 
-    /// Notes that a tensor of an index is in file `file` of [`files`](Self::files). What belongs to it, as scales do to quants, is of no use without it.
+    /// Notes that a tensor is in the missing file `file`.
     pub(crate) fn note(&mut self, tensor: &str, file: usize) {
+        // By module: the other tensors of a module, such as scales, are useless without this one.
         let known = module_of(tensor).unwrap_or(tensor);
         if !self.places.contains_key(known) {
             self.places.insert(known.to_owned(), file);
@@ -39,7 +40,8 @@ impl MissingFiles {
     }
 }
 
-/// `model.layers.0.mlp.up_proj` of `model.layers.0.mlp.up_proj.weight`; none of a name without dots.
+/// `model.layers.0.mlp.up_proj` for `model.layers.0.mlp.up_proj.weight`; `None` for a name without
+/// dots.
 fn module_of(tensor: &str) -> Option<&str> {
     tensor.rsplit_once('.').map(|(module, _)| module)
 }

@@ -1,13 +1,13 @@
-//! Adapters of a checkpoint, by the names of their matrices.
+//! Adapters that are attached to a checkpoint.
 
 use std::path::PathBuf;
 
-/// How an adapter names the tensors of its base model.
+/// The naming of base tensors in an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AdapterNaming {
-    /// As GGUF files do.
+    /// Names of GGUF files.
     Gguf,
-    /// As Hugging Face folders do.
+    /// Names of Hugging Face folders.
     HuggingFace,
 }
 
@@ -17,7 +17,7 @@ pub struct AttachedAdapter {
     /// The file or folder.
     pub path: PathBuf,
     pub naming: AdapterNaming,
-    /// The scale of sequences that say no other.
+    /// The default scale of sequences.
     pub scale: f32,
     pub pairs: Vec<AttachedPair>,
 }

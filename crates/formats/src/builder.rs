@@ -1,4 +1,4 @@
-//! Puts a checkpoint together from files whose headers have been checked.
+//! Builder of a checkpoint from files with checked headers.
 
 use crate::absent::MissingFiles;
 use crate::checkpoint::{Checkpoint, CheckpointSource};
@@ -15,16 +15,16 @@ use std::sync::Arc;
 /// Collects the files of a checkpoint while they are opened one after another.
 pub(crate) struct Builder {
     files: Vec<Arc<FileBytes>>,
-    /// Of each file its name and the bytes of its header.
+    /// Name and header length of each file.
     headers: Vec<(String, usize)>,
     tensors: Vec<TensorInfo>,
-    /// FNV-1a of headers and sizes.
+    /// FNV-1a of headers and file sizes.
     hash: u64,
     in_use: Vec<OpenFileGuard>,
     absent: MissingFiles,
 }
 
-/// A tensor as both formats' headers give it.
+/// A tensor from a header of any format.
 pub(crate) struct PlacedTensor {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
@@ -46,7 +46,7 @@ impl Builder {
         }
     }
 
-    /// Keeps the folder's other files marked as in use while the checkpoint is open.
+    /// Marks the folder's other files as in use while the checkpoint is open.
     pub(crate) fn keep(&mut self, in_use: Vec<OpenFileGuard>) {
         self.in_use = in_use;
     }
@@ -56,12 +56,13 @@ impl Builder {
         self.hash = fnv(self.hash, bytes);
     }
 
-    /// Files of the set that are not here.
+    /// Sets the missing files.
     pub(crate) fn lacks(&mut self, absent: MissingFiles) {
         self.absent = absent;
     }
 
-    /// Adds the file at `path`, whose header, its first `header` bytes, was checked against the file's length.
+    /// Adds the file at `path`. `header` is the length of its header, which was checked against the
+    /// file's length.
     pub(crate) fn file(
         &mut self,
         path: &Path,
@@ -70,6 +71,7 @@ impl Builder {
         tensors: impl Iterator<Item = PlacedTensor>,
     ) {
         let file = self.files.len();
+        // The size too: files with equal headers and other lengths are different models.
         self.note(&(bytes.get().len() as u64).to_le_bytes());
         self.note(&bytes.get()[..bytes.get().len().min(header as usize)]);
         self.headers.push((name_of(path), header as usize));
@@ -84,7 +86,8 @@ impl Builder {
         }));
     }
 
-    /// Of a tensor that several files hold, keeps the copy in the file that the index names. `number` is the number of a file in the index.
+    /// Removes copies of tensors from files other than that of the index. `number` maps a file to
+    /// its number in the index.
     pub(crate) fn keep_copies(
         &mut self,
         index: &SafetensorsIndex,
@@ -102,13 +105,14 @@ impl Builder {
         self.tensors.len()
     }
 
-    /// The checkpoint of a packed file, which goes by its source's fingerprint.
+    /// The checkpoint of a packed file, with its source's fingerprint.
     pub(crate) fn finish_packed(
         mut self,
         path: PathBuf,
         source: CheckpointSource,
         from: PackSource,
     ) -> Result<Checkpoint, FormatError> {
+        // Caches that were saved with the source fit the packed file too.
         self.hash = from.identity.header;
         let mut checkpoint = self.finish(path, source)?;
         checkpoint.packed = Some(from);
@@ -117,6 +121,8 @@ impl Builder {
 
     pub(crate) fn finish(self, path: PathBuf, source: CheckpointSource) -> Result<Checkpoint, FormatError> {
         let Builder { files, headers, tensors, hash, in_use, absent } = self;
+        // Headers were checked for duplicates one by one. Two files of a set may have the same
+        // tensor.
         let by_name = by_name(&tensors);
         let twice = |pair: &&[u32]| tensors[pair[0] as usize].name == tensors[pair[1] as usize].name;
         if let Some(pair) = by_name.windows(2).find(twice) {
@@ -150,7 +156,7 @@ impl Builder {
     }
 }
 
-/// What files of one set are told apart by.
+/// The name of a file in its set.
 pub(crate) fn name_of(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }

@@ -19,26 +19,28 @@ pub struct Checkpoint {
     pub(crate) path: PathBuf,
     pub(crate) source: Arc<CheckpointSource>,
     pub(crate) files: Vec<Arc<FileBytes>>,
-    /// Of each file its name and the bytes of its header.
+    /// Name and header length of each file.
     pub(crate) headers: Vec<(String, usize)>,
     pub(crate) tensors: Vec<TensorInfo>,
+    // Not a map, which would need copies of the names.
     /// Indices of tensors, sorted by name.
     pub(crate) by_name: Vec<u32>,
     pub(crate) fingerprint: u64,
     pub(crate) packed: Option<PackSource>,
-    /// Weights that are put together from several tensors of the files.
+    /// Weights that are assembled from several tensors of the files.
     pub(crate) four_bit: Arc<Vec<FourBitWeight>>,
-    /// Tensors of which it has a part that is stored in pieces: see [`parts`](Self::parts).
+    /// Parts of tensors that are not contiguous in a file; see [`parts`](Self::parts).
     pub(crate) cuts: Vec<TensorCut>,
     /// Tensors that are computed from others.
     pub(crate) derived: Arc<Vec<DerivedSource>>,
-    /// The tensors of the files, if there are derived ones in addition.
+    // `identity` samples these, so that derived tensors and adapters do not change it.
+    /// The tensors of the files, if `tensors` has derived ones too.
     pub(crate) in_files: Option<Arc<Vec<TensorInfo>>>,
     /// Adapters whose matrices are among the tensors.
     pub(crate) adapters: Arc<Vec<AttachedAdapter>>,
-    /// Its files that are not here.
+    /// Files of the set that are missing here.
     pub(crate) absent: Arc<MissingFiles>,
-    /// Its files other than weights.
+    /// Guards of the files other than weights.
     pub(crate) _in_use: Vec<OpenFileGuard>,
 }
 
@@ -66,12 +68,12 @@ pub struct GgufSource {
     pub metadata: Metadata,
     /// Alignment of tensor data.
     pub alignment: u32,
-    /// Files of the set.
+    /// Number of files of the set.
     pub shards: usize,
 }
 
 impl Checkpoint {
-    /// Metadata of the file.
+    /// The format and metadata.
     pub fn source(&self) -> &CheckpointSource {
         &self.source
     }
@@ -86,25 +88,26 @@ impl Checkpoint {
         self.source.fp8_block(&self.path)
     }
 
-    /// The path as messages show it.
+    /// The path as text, for messages.
     pub fn display_name(&self) -> String {
         display(&self.path)
     }
 
-    /// All tensors, in file order; those of files that are not here, as far as they are known, behind them.
+    /// All tensors in the order of the files, then known tensors of missing files.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }
 
-    /// The tensor of this name, if the file holds its bytes as they are: see [`rows`](Self::rows) for all.
+    /// The tensor of this name, if a file stores its bytes. [`rows`](Self::rows) reads any tensor.
     pub fn tensor(&self, name: &str) -> Option<TensorRef<'_>> {
         let info = self.info(name)?;
         info.is_stored().then(|| TensorRef { info, data: self.stored(info) })
     }
 
-    /// The bytes of a tensor that a file holds; of others none.
+    /// The bytes of a stored tensor; empty for other tensors.
     pub(crate) fn stored(&self, info: &TensorInfo) -> &[u8] {
         match info.place {
+            // Cannot be out of range: headers were checked against the files' lengths.
             TensorLocation::File { file, start } => &self.files[file].get()[start..start + info.bytes],
             TensorLocation::FourBit(_)
             | TensorLocation::Factor(_)
@@ -120,27 +123,29 @@ impl Checkpoint {
         place.ok().map(|place| &self.tensors[self.by_name[place] as usize])
     }
 
-    /// A hash of metadata, tensors and sizes, but not of the weights' values. A
-    /// packed file has its source's.
+    /// A hash of metadata, tensors and sizes, but not of weights. A packed file has its source's.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// Number of its files that are here.
+    /// Number of files that are present here.
     pub fn files(&self) -> usize {
         self.files.len()
     }
 
-    /// Where a packed file came from; none for other files.
+    /// The source of a packed file; `None` for other files.
     pub fn packed_from(&self) -> Option<&PackSource> {
         self.packed.as_ref()
     }
 
-    /// Identifies the model; a packed file has its source's identity. Reads a few bytes of up to [`SAMPLED`] tensors.
+    /// Identifies the model. A packed file has its source's identity. Reads a few bytes of up to
+    /// [`SAMPLED`] tensors.
     pub fn identity(&self) -> Identity {
         if let Some(packed) = &self.packed {
             return packed.identity;
         }
+        // Two fine-tunes of a model have the same header. Samples of the weights distinguish them
+        // without reading gigabytes.
         let mut sample = FNV_START;
         let tensors = self.in_files.as_deref().unwrap_or(&self.tensors);
         for info in tensors.iter().step_by(tensors.len().div_ceil(SAMPLED).max(1)) {
@@ -160,7 +165,7 @@ impl Checkpoint {
     }
 }
 
-/// Number of tensors whose first and last bytes distinguish models with the same header.
+/// Maximum number of tensors that [`Checkpoint::identity`] samples.
 pub const SAMPLED: usize = 1024;
 
 pub(crate) const SAMPLE_BYTES: usize = 64;

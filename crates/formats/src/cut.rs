@@ -1,21 +1,23 @@
-//! Cutting a model into files.
+//! Splits the tensors of a model into files.
 
 use crate::limits::MAX_SHARDS;
 use std::ops::Range;
 
-/// A model would have more files than one may have.
+/// The model would have more than [`MAX_SHARDS`] files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{count} files exceed the limit of {MAX_SHARDS} per model; allow larger files")]
 pub struct TooManyFiles {
-    /// Files that there would be.
+    /// Number of files.
     pub count: usize,
 }
 
-/// Which tensors, given by their bytes, each file has: at most `most` bytes, and a larger tensor is alone in its file. There is one file at least.
+/// The range of tensors of each file. `bytes` are the sizes of the tensors. A file has at most
+/// `most` bytes; a larger tensor is alone in its file. A model without tensors has one file.
 pub fn cut(bytes: &[u64], most: u64) -> Result<Vec<Range<usize>>, TooManyFiles> {
     let mut files = Vec::new();
     let (mut first, mut filled) = (0, 0u64);
     for (index, bytes) in bytes.iter().enumerate() {
+        // With `filled > 0`, a tensor above the limit does not leave an empty file before it.
         if filled > 0 && filled.saturating_add(*bytes) > most {
             files.push(first..index);
             (first, filled) = (index, 0);

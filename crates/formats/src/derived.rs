@@ -1,19 +1,19 @@
-//! Derived tensors: tensors that no file holds, computed from another one while their rows are read.
+//! Derived tensors: computed from a stored tensor while their rows are read.
 
 use crate::tensor::TensorInfo;
 use latent_types::TensorType;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The rows that a derived tensor is computed from.
+/// Rows that a derived tensor is computed from.
 pub trait RowSource {
-    /// The bytes of these rows. `scratch` holds them where the file does not.
+    /// The bytes of rows, borrowed from a file or written to `scratch`.
     fn source_rows<'s>(&'s self, rows: Range<usize>, scratch: &'s mut Vec<u8>) -> &'s [u8];
 }
 
 /// Computes rows of a derived tensor.
 pub trait DerivedRows: Send + Sync {
-    /// Appends the bytes of these rows, whose elements `source` has.
+    /// Appends the bytes of rows, computed from `source`.
     fn read(&self, source: &dyn RowSource, rows: Range<usize>, out: &mut Vec<u8>);
 }
 
@@ -28,7 +28,7 @@ pub struct DerivedTensor {
     pub rows: Arc<dyn DerivedRows>,
 }
 
-/// Where a derived tensor comes from.
+/// The source of a derived tensor.
 #[derive(Clone)]
 pub(crate) struct DerivedSource {
     pub(crate) from: TensorInfo,

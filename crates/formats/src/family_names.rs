@@ -1,12 +1,14 @@
-//! How published safetensors of some families name their tensors.
+//! Tensor names in published safetensors of some families.
 
-/// What stands before the language model's names in safetensors of models that also see (Kimi-VL and Mistral Small 4, DeepSeek-VL2).
+/// Prefixes of the language model's tensors in safetensors files: none, that of Kimi-VL and Mistral
+/// Small 4, and that of DeepSeek-VL2.
 pub const HF_PREFIXES: [&str; 3] = ["", "language_model.", "language."];
 
-/// Parts of names in Transformers' modules, and in published files, replaced in this order. In reverse order they lead back.
+/// Replacements from names of Transformers' modules to names of published files, in this order. The
+/// inverse replacements in reverse order lead back.
 pub type NameReplacements = &'static [(&'static str, &'static str)];
 
-/// Of Ling-3.0. Published files have `o_proj` as `dense`.
+/// Names of Ling-3.0.
 pub const BAILING_NAMES: NameReplacements = &[
     ("model.embed_tokens.", "model.word_embeddings."),
     (".self_attn.", ".attention."),
@@ -14,7 +16,7 @@ pub const BAILING_NAMES: NameReplacements = &[
     (".mlp.gate.e_score_correction_bias", ".mlp.gate.expert_bias"),
 ];
 
-/// Of Kimi-Linear. Names of circuits have `{expert}` for the number of an expert.
+/// Names of Kimi-Linear. `{expert}` stands for the number of an expert, as in circuits.
 pub const KIMI_LINEAR_NAMES: NameReplacements = &[
     (".mlp.gate.", ".block_sparse_moe.gate."),
     (".mlp.shared_experts.", ".block_sparse_moe.shared_experts."),

@@ -1,4 +1,4 @@
-//! The files of a checkpoint: what each is called, what tells it from another one of that name, and which tensors are in which.
+//! The files of a checkpoint: names, identities, and the files of each tensor.
 
 use crate::checkpoint::{Checkpoint, SAMPLE_BYTES, SAMPLED};
 use crate::identity::{FNV_START, Identity, fnv};
@@ -6,23 +6,24 @@ use crate::map::FileBytes;
 use crate::tensor::{TensorInfo, TensorLocation};
 use std::sync::Arc;
 
-/// What tells one file of a model from another one of the same name, without reading all of it.
+/// Identifies a file of a model without reading all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileIdentity {
-    /// Its name, without the folder.
+    /// The name without the folder.
     pub name: String,
     pub bytes: u64,
-    /// Hashes of its header, and of bytes taken from all over it.
+    /// Hashes of the header, and of samples of the data.
     pub identity: Identity,
 }
 
-/// Fewest samples of a file of a model that has many.
+/// Minimum number of samples of a file.
 const MIN_SAMPLES: usize = 16;
 
 impl Checkpoint {
-    /// What tells its files from others of the same names. Of a set of which only some are here, these: each is what it is in the whole set.
+    /// Identities of the present files. They do not depend on which other files are present.
     pub fn file_identities(&self) -> Vec<FileIdentity> {
-        // as many as all ranks take, whichever files they have
+        // The number of samples follows from the size of the whole set, so that all ranks take the
+        // same samples of a file.
         let samples = (SAMPLED / (self.files.len() + self.absent.files.len()).max(1)).max(MIN_SAMPLES);
         let of_file = |(bytes, (name, header)): (&Arc<FileBytes>, &(String, usize))| {
             let bytes = bytes.get();
@@ -36,12 +37,12 @@ impl Checkpoint {
         self.files.iter().zip(&self.headers).map(of_file).collect()
     }
 
-    /// Names of its files that are here, in the order of the set.
+    /// Names of the present files in the order of the set.
     pub fn file_names(&self) -> impl Iterator<Item = &str> {
         self.headers.iter().map(|(name, _)| name.as_str())
     }
 
-    /// Names of the files that hold a tensor, or what it is put together from, as far as they are here.
+    /// Names of the present files of a tensor, or of the tensors that it is assembled from.
     pub fn files_of(&self, tensor: &str) -> Vec<&str> {
         let Some(info) = self.info(tensor) else { return Vec::new() };
         let mut files = self.places_in(info);
@@ -61,7 +62,7 @@ impl Checkpoint {
             TensorLocation::File { file, .. } => vec![file],
             TensorLocation::FourBit(index) | TensorLocation::Factor(index) => {
                 let weight = &self.four_bit[index];
-                // a rank has the weight only if it has all of its tensors
+                // Unused tensors count too: a rank has the weight only if it has all of them.
                 let others = [&weight.global, &weight.stated_shape, &weight.unused];
                 let all = weight.tensors().chain(others.into_iter().flatten());
                 all.flat_map(|stored| self.places_in(stored)).collect()

@@ -1,4 +1,4 @@
-//! A model folder as Hugging Face writes it: config.json, safetensors files, tokenizer.
+//! Model folders in Hugging Face's form: config.json, tokenizer, and the list of safetensors files.
 
 use crate::absent::RequiredFiles;
 use crate::error::FormatError;
@@ -15,30 +15,28 @@ use std::sync::Arc;
 /// The contents of a model folder other than its tensors.
 #[derive(Clone, Debug, Default)]
 pub struct HfSource {
-    /// config.json; of a folder without it, what params.json says in its keys.
+    /// config.json. In a folder without it, params.json converted to the keys of config.json.
     pub config: Map<String, Value>,
-    /// Whether `config` is made of params.json, as Mistral's own folders have it.
+    /// Whether `config` was converted from params.json (Mistral's own folders).
     pub from_params: bool,
-    /// tokenizer.json, tiktoken.model or tokenizer.model, if any.
+    /// tokenizer.json, tiktoken.model, tokenizer.model or tekken.json, if any.
     pub tokenizer: Option<TokenizerFile>,
     /// tokenizer_config.json.
     pub tokenizer_config: Option<Value>,
-    /// The chat template: chat_template.jinja, or what tokenizer_config.json holds.
+    /// The chat template, from chat_template.jinja or tokenizer_config.json.
     pub chat_template: Option<String>,
     /// generation_config.json.
     pub generation_config: Option<Value>,
 }
 
-/// A tokenizer's vocabulary, read only when a tokenizer is built.
+/// A tokenizer's vocabulary. The file is read only when a tokenizer is built.
 #[derive(Clone, Debug)]
 pub struct TokenizerFile {
-    /// How it is written.
     pub kind: TokenizerKind,
-    /// Where its bytes are.
     pub place: TokenizerPlace,
 }
 
-/// How a folder's vocabulary is written.
+/// The format of a folder's vocabulary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenizerKind {
     /// tokenizer.json: vocabulary and rules.
@@ -47,20 +45,23 @@ pub enum TokenizerKind {
     Tiktoken,
     /// tokenizer.model: SentencePiece's pieces and scores.
     SentencePiece,
-    /// tekken.json: byte strings in rank order, special tokens and the pattern that splits text (Mistral).
+    /// tekken.json: byte strings in rank order, special tokens and the pattern that splits text
+    /// (Mistral).
     Tekken,
 }
 
-/// Where the bytes of a vocabulary are.
+/// Location of a vocabulary's bytes.
 #[derive(Clone, Debug)]
 pub enum TokenizerPlace {
     File(PathBuf),
-    /// In memory: a packed file held it.
+    /// In memory, from a packed file.
     Held(Arc<[u8]>),
 }
 
 impl TokenizerKind {
-    /// All kinds. Where a folder has several files, the first one counts.
+    // tokenizer.json is first, because it has the rules too. Folders may hold tokenizer.model as
+    // well.
+    /// All kinds. If a folder has several files, the first one is used.
     pub(crate) const ALL: [TokenizerKind; 4] =
         [TokenizerKind::Json, TokenizerKind::Tiktoken, TokenizerKind::SentencePiece, TokenizerKind::Tekken];
 
@@ -76,10 +77,11 @@ impl TokenizerKind {
 }
 
 impl TokenizerFile {
-    /// Its bytes.
+    /// The bytes of the file.
     ///
     /// # Errors
-    /// Names the file: an I/O error, or a file larger than [`limits::MAX_TOKENIZER_BYTES`].
+    /// An I/O error, or a file larger than [`limits::MAX_TOKENIZER_BYTES`]. The error names the
+    /// file.
     pub fn read(&self) -> Result<Cow<'_, [u8]>, FormatError> {
         match &self.place {
             TokenizerPlace::File(path) => {
@@ -98,7 +100,7 @@ impl TokenizerFile {
     }
 }
 
-/// The small files of a model folder.
+/// The small files of a model folder. A packed file contains copies of them.
 pub(crate) const FILES: [&str; 6] = [
     "config.json",
     "tokenizer_config.json",
@@ -108,14 +110,15 @@ pub(crate) const FILES: [&str; 6] = [
     "hf_quant_config.json",
 ];
 
-/// The files of the model in `folder` other than weights, counted as open.
+/// Guards that mark the files of the model in `folder` other than weights as open.
 pub(crate) fn in_use(folder: &Path) -> Vec<OpenFileGuard> {
     let names = FILES.into_iter().chain(TokenizerKind::ALL.map(TokenizerKind::file_name));
     let names = names.chain(WEIGHT_FILES.map(|[index, _]| index));
     names.filter_map(|name| OpenFileGuard::at(&folder.join(name))).collect()
 }
 
-/// Which file holds each tensor, and the file of a model without such an index: of Hugging Face, and of Mistral.
+/// The index of a model in several files, and the file of a model in one: Hugging Face's names,
+/// then Mistral's.
 const WEIGHT_FILES: [[&str; 2]; 2] = [
     ["model.safetensors.index.json", "model.safetensors"],
     ["consolidated.safetensors.index.json", "consolidated.safetensors"],
@@ -125,33 +128,36 @@ const WEIGHT_FILES: [[&str; 2]; 2] = [
 /// exists.
 pub(crate) type FolderTextReader<'a> = dyn Fn(&str, u64) -> Result<Option<String>, FormatError> + 'a;
 
-/// Rows and columns of an FP8 matrix that share a scale, unless config.json says otherwise.
+/// Default rows and columns of an FP8 matrix that share a scale: those of DeepSeek-V3.
 pub(crate) const FP8_BLOCK: (usize, usize) = (128, 128);
 
-/// Longest side of such a block: kernels accumulate that many products before they apply the scale.
+/// Maximum side of such a block. Kernels accumulate this many products before they apply the scale.
 const MAX_SIDE: u64 = 1 << 16;
 
 impl HfSource {
-    /// The file of its keys.
+    /// The name of the file that `config` is from.
     pub fn config_file(&self) -> &'static str {
         if self.from_params { "params.json" } else { "config.json" }
     }
 
-    /// `quantization_config`, which models with images may have inside the text model's keys.
+    /// `quantization_config`. Multimodal models may have it in `text_config`.
     pub(crate) fn quantization_config(&self) -> Option<&Map<String, Value>> {
         let places = [Some(&self.config), self.config.get("text_config").and_then(Value::as_object)];
+        // `compression_config` is the older name of compressed-tensors.
         let names = ["quantization_config", "compression_config"];
         let mut found = places.into_iter().flatten().flat_map(|keys| names.map(|name| keys.get(name)));
         found.find_map(|value| value?.as_object())
     }
 
-    /// Rows and columns of an FP8 matrix that share a scale: `quantization_config.weight_block_size`.
+    /// Rows and columns of an FP8 matrix that share a scale:
+    /// `quantization_config.weight_block_size`.
     ///
     /// # Errors
     /// The value found, if it is not two multiples of sixteen up to 65536.
     pub fn fp8_block(&self) -> Result<(usize, usize), String> {
         let Some((key, size)) = self.quantization_config().and_then(block_size) else { return Ok(FP8_BLOCK) };
         let side = |i: usize| {
+            // Multiples of 16, so that the sixteen rows of a tile share their scales.
             let side =
                 size.get(i)?.as_u64().filter(|n| (1..=MAX_SIDE).contains(n) && n.is_multiple_of(16))?;
             usize::try_from(side).ok()
@@ -192,6 +198,7 @@ impl HfSource {
             }
             None => Ok(None),
         };
+        // Mistral's repositories may have both files. config.json has priority, as its weights do.
         let (mut config, from_params) = match object(config)? {
             Some(config) => (config, false),
             None => match object(params)? {
@@ -199,7 +206,7 @@ impl HfSource {
                 None => return Ok(None),
             },
         };
-        // older versions of ModelOpt write a file of its own
+        // Older versions of ModelOpt write hf_quant_config.json instead of `quantization_config`.
         if config.get("quantization_config").is_none_or(Value::is_null)
             && let Some(Value::Object(mut settings)) =
                 object(modelopt)?.and_then(|mut object| object.remove("quantization"))
@@ -208,6 +215,7 @@ impl HfSource {
             config.insert("quantization_config".into(), settings.into());
         }
         let tokenizer_config = json(tokenizer_config)?;
+        // transformers reads the file before the key too.
         let chat_template = match text(template, limits::MAX_STRING_BYTES)? {
             Some(text) => Some(text),
             None => tokenizer_config.as_ref().and_then(template_in),
@@ -224,7 +232,7 @@ impl HfSource {
     }
 }
 
-/// The key with the size of FP8 blocks, and its value.
+/// The key with the size of FP8 blocks and its value: DeepSeek's, or that of compressed-tensors.
 fn block_size(keys: &Map<String, Value>) -> Option<(&'static str, &Value)> {
     let set = |value: &&Value| !value.is_null();
     if let Some(size) = keys.get("weight_block_size").filter(set) {
@@ -238,11 +246,13 @@ fn block_size(keys: &Map<String, Value>) -> Option<(&'static str, &Value)> {
     })
 }
 
-/// `chat_template` of tokenizer_config.json: a string, or a list of named ones of which `default` counts.
+/// `chat_template` of tokenizer_config.json: a string, or a list of named templates, of which
+/// `default` is used.
 fn template_in(config: &Value) -> Option<String> {
     match config.get("chat_template")? {
         Value::String(text) => Some(text.clone()),
         Value::Array(list) => {
+            // Command R has `tool_use` and `rag` too.
             let named = list.iter().find(|t| t.get("name").and_then(Value::as_str) == Some("default"));
             named?.get("template")?.as_str().map(str::to_owned)
         }
@@ -250,7 +260,8 @@ fn template_in(config: &Value) -> Option<String> {
     }
 }
 
-/// The safetensors files of a folder: the files named by the index, which must be there as far as they are needed, or the only one in the folder.
+/// The safetensors files of a folder: those of the index, or the only one. Files that `needed`
+/// requires must exist.
 pub(crate) fn tensor_files(
     folder: &Path,
     needed: RequiredFiles,
@@ -259,6 +270,7 @@ pub(crate) fn tensor_files(
         let (path, single) = (folder.join(index), folder.join(single));
         if let Some(mut index) = SafetensorsIndex::read(&path)? {
             let paths = index.paths(&path, folder, needed)?;
+            // The index has the names of its files. Tensors are renamed everywhere alike.
             if mistral::names_tensors(&path) {
                 index.tensors.iter_mut().for_each(|(name, _)| {
                     if let Some(plain) = mistral::plain_name(name) {
@@ -272,6 +284,8 @@ pub(crate) fn tensor_files(
             return Ok((vec![single], None));
         }
     }
+    // A file with another name is used if it is the only one. Of several without an index, some may
+    // be missing, or be of another model.
     let names = names_ending(folder, &[".safetensors"]);
     match names.as_slice() {
         [only] => Ok((vec![folder.join(only)], None)),
@@ -291,6 +305,7 @@ fn names_ending(folder: &Path, endings: &[&str]) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
     let mut names: Vec<String> = names.filter(|name| endings.iter().any(|end| name.ends_with(end))).collect();
+    // `read_dir` has no fixed order, and messages should not vary.
     names.sort_unstable();
     names
 }
@@ -314,10 +329,10 @@ fn no_tensors(folder: &Path) -> String {
     }
 }
 
-/// Endings of files of weights that a folder is not read from.
+/// Extensions of weight files that are not read from a folder.
 const OTHER_WEIGHTS: [&str; 4] = [".gguf", ".bin", ".pt", ".pth"];
 
-/// Whether no file of a folder could be weights.
+/// Whether a folder contains no weight file of any format.
 pub(crate) fn has_no_weights(folder: &Path) -> bool {
     names_ending(folder, &OTHER_WEIGHTS).is_empty() && names_ending(folder, &[".safetensors"]).is_empty()
 }

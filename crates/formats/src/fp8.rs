@@ -1,4 +1,5 @@
-//! FP8 weights of model folders: each with its scales as `….weight_scale_inv`, whatever the file calls them, and E5M2 as F16.
+//! FP8 weights of model folders. Their scales get the name `….weight_scale_inv`, and E5M2 becomes
+//! F16.
 //!
 //! | scales in the file | written by | shown as |
 //! |---|---|---|
@@ -6,7 +7,7 @@
 //! | `weight_scale`, one per matrix, output or block | compressed-tensors, fbgemm, ModelOpt | `weight_scale_inv` |
 //! | `qscale_weight`, one per matrix | Mistral's own files | `weight_scale_inv` |
 //!
-//! An E5M2 number is the upper half of an f16, so that widening is exact.
+//! An E5M2 number is the upper half of an f16, so widening is exact.
 
 use crate::derived::{DerivedRows, RowSource};
 use crate::four_bit::{HeaderTensor, TensorLookup, factor_name};
@@ -16,11 +17,11 @@ use std::ops::Range;
 
 /// The scales of an FP8 weight.
 pub(crate) struct Fp8Scales {
-    /// What the file calls them.
+    /// Their name in the file.
     pub(crate) stored: String,
-    /// What they are shown as.
+    /// Their name in the checkpoint.
     pub(crate) shown: String,
-    /// The shape that they are shown with.
+    /// Their shape in the checkpoint.
     pub(crate) shape: Vec<usize>,
 }
 
@@ -28,12 +29,12 @@ pub(crate) fn is_fp8(ty: TensorType) -> bool {
     matches!(ty, TensorType::F8_E4M3 | TensorType::F8_E5M2)
 }
 
-/// The names that the scales of `weight` may have, the one that they are shown under first.
+/// Possible names of the scales of `weight`. The first is the name in the checkpoint.
 pub(crate) fn scale_names(weight: &str) -> [String; 2] {
     [factor_name(weight), format!("{weight}_scale")]
 }
 
-/// The scales of an FP8 tensor, where a matrix has a scale for each `block` if it has several.
+/// Finds the scales of an FP8 tensor. A matrix has one scale, one per row, or one per `block`.
 pub(crate) fn scales_of(
     tensor: &HeaderTensor<'_>,
     block: (usize, usize),
@@ -69,12 +70,13 @@ pub(crate) fn scales_of(
     }
 }
 
-/// Reads E5M2 as F16.
+/// Derives F16 rows from E5M2 rows.
 pub(crate) struct WidenedE5m2;
 
 impl DerivedRows for WidenedE5m2 {
     fn read(&self, source: &dyn RowSource, rows: Range<usize>, out: &mut Vec<u8>) {
         let mut scratch = Vec::new();
+        // Little-endian: the upper byte of an f16 is second.
         out.extend(source.source_rows(rows, &mut scratch).iter().flat_map(|code| [0, *code]));
     }
 }

@@ -1,6 +1,7 @@
 //! Identity of a model, which a packed file stores for its source.
 
-/// The version of packed files that is written, and the only one that is read.
+/// The version of packed files that is written and read. Older files are packed again from their
+/// source.
 pub const VERSION: u32 = 2;
 
 /// The source of a packed file.
@@ -15,19 +16,19 @@ pub struct PackSource {
     pub identity: Identity,
 }
 
-/// Identifies a model without reading all of it: metadata, tensors and sizes, and samples of the weights.
+/// Identifies a model by hashes of its headers and of samples of its weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// See [`Checkpoint::fingerprint`](crate::Checkpoint::fingerprint).
     pub header: u64,
-    /// A hash of bytes taken from all over the weights.
+    /// A hash of samples of the weights.
     pub sample: u64,
 }
 
-/// FNV-1a, continued from `hash`.
+/// FNV-1a, continued from `hash`. It detects differences and damage, not attacks.
 pub fn fnv(hash: u64, bytes: &[u8]) -> u64 {
     bytes.iter().fold(hash, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
-/// Where FNV-1a begins.
+/// Offset basis of FNV-1a.
 pub const FNV_START: u64 = 0xcbf2_9ce4_8422_2325;

@@ -1,4 +1,4 @@
-//! model.safetensors.index.json: which file of a folder holds each tensor.
+//! model.safetensors.index.json: the file of each tensor of a folder.
 
 use crate::absent::RequiredFiles;
 use crate::error::FormatError;
@@ -10,12 +10,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The contents of an index, checked as far as possible without the files.
+/// A parsed index.
 #[derive(Debug, Default)]
 pub(crate) struct SafetensorsIndex {
-    /// Names of files, each a plain name in the folder.
+    /// Names of files in the folder.
     pub(crate) files: Vec<String>,
-    /// Each tensor, and which of `files` holds it.
+    // `Box<str>` and u32 instead of two strings: an index may have 200 000 tensors.
+    /// Each tensor and the number of its file.
     pub(crate) tensors: Vec<(Box<str>, u32)>,
 }
 
@@ -32,7 +33,7 @@ impl SafetensorsIndex {
         Err(failed(path, &text, problem))
     }
 
-    /// Paths of the files, which must all be there; one of them, where only some are needed.
+    /// Paths of the files. All must exist; with [`RequiredFiles::Some`], at least one.
     pub(crate) fn paths(
         &self,
         path: &Path,
@@ -55,8 +56,8 @@ impl SafetensorsIndex {
         }
     }
 
-    /// Removes copies of tensors that the index says to be in another file, which holds them or is not here. `place` is the name and the file
-    /// of an element of `tensors`, a file being its number in the index.
+    /// Removes copies of tensors that the index assigns to another file, if that file contains them
+    /// or is missing. `place` gives the name and the file number of an element of `tensors`.
     pub(crate) fn remove_other_copies<T>(
         &self,
         tensors: &mut Vec<T>,
@@ -68,6 +69,7 @@ impl SafetensorsIndex {
             let (name, file) = place(tensor);
             files.get(name).is_none_or(|chosen| *chosen == file)
         };
+        // Almost all folders: no tensor is in two files.
         if tensors.iter().all(is_chosen) {
             return;
         }
@@ -87,6 +89,7 @@ impl SafetensorsIndex {
         let number = match numbers.get(file) {
             Some(&number) => number,
             None => {
+                // Once per file, not once per tensor.
                 check_name(&tensor, file)?;
                 if self.files.len() == limits::MAX_SHARDS {
                     return Err(format!("it names more than {} files", limits::MAX_SHARDS));
@@ -105,6 +108,7 @@ impl SafetensorsIndex {
     }
 
     fn check_twice(&self) -> Result<(), String> {
+        // Sorting references needs less memory than a set of 200 000 names.
         let mut names: Vec<&str> = self.tensors.iter().map(|(name, _)| &**name).collect();
         names.sort_unstable();
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
@@ -114,9 +118,12 @@ impl SafetensorsIndex {
     }
 }
 
-/// A file of an index must be a plain name: whatever leads out of the folder is an attack.
+/// Checks that a file of an index is a name in the folder. A path out of the folder (`../`) would
+/// make a downloaded model read other files.
 fn check_name(tensor: &str, file: &str) -> Result<(), String> {
     let plain = Path::new(file).file_name().is_some_and(|name| name == file);
+    // `\` and `:` have a meaning on Windows only, but a model should be valid on all systems or on
+    // none.
     if !plain || file.contains(['/', '\\', '\0', ':']) {
         return Err(format!("the file {file:?} of tensor {tensor} is not the name of a file in this folder"));
     }
@@ -128,7 +135,7 @@ fn check_name(tensor: &str, file: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The whole file; none where it lacks `weight_map`.
+/// The whole file; `None` without `weight_map`.
 struct IndexFile(Option<SafetensorsIndex>);
 
 impl<'de> Deserialize<'de> for IndexFile {
@@ -143,6 +150,7 @@ impl<'de> Deserialize<'de> for IndexFile {
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<IndexFile, A::Error> {
                 let mut found = None;
+                // Other keys (`metadata`) are skipped without building values.
                 while let Some(key) = map.next_key::<Cow<'de, str>>()? {
                     if key != "weight_map" {
                         map.next_value::<IgnoredAny>()?;
@@ -157,6 +165,8 @@ impl<'de> Deserialize<'de> for IndexFile {
     }
 }
 
+// Not a map of strings, which would store the file's name with each tensor, and overwrite
+// duplicates.
 impl<'de> Deserialize<'de> for SafetensorsIndex {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<SafetensorsIndex, D::Error> {
         struct WeightMapVisitor;

@@ -1,4 +1,5 @@
-//! Small JSON files, read strictly: nothing twice, and bounded in bytes, values and depth, so that no file can exhaust memory.
+//! A strict parser for small JSON files. Duplicate keys are errors. Bytes, values and depth are
+//! bounded, so that no file can exhaust memory.
 
 use crate::error::FormatError;
 use crate::limits;
@@ -9,8 +10,10 @@ use serde_json::{Map, Value};
 use std::fmt;
 use std::path::Path;
 
-/// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values, nested at most 127 deep, without duplicate keys in an object.
+/// Parses JSON text with at most [`limits::MAX_JSON_VALUES`] values and 127 levels, without
+/// duplicate keys in an object.
 pub fn parse(text: &str) -> Result<Value, String> {
+    // Counted before parsing: 16 MB of `[0,0,…` would become hundreds of megabytes of values.
     let values = count_values(text.as_bytes());
     if values > limits::MAX_JSON_VALUES {
         return Err(format!(
@@ -23,12 +26,13 @@ pub fn parse(text: &str) -> Result<Value, String> {
         .map_err(|error| format!("no valid JSON: {error}"))
 }
 
-/// An upper bound of the values in JSON text: each but the first follows one of these characters.
+/// An upper bound on the number of values in JSON text. Each value but the first follows one of
+/// these characters.
 fn count_values(text: &[u8]) -> usize {
     1 + outside_strings(text).filter(|byte| b",[{:".contains(byte)).count()
 }
 
-/// The bytes of JSON text that are not in a string, for bounds on a value before it is built.
+/// The bytes of JSON text outside of strings, for bounds on a text before it is parsed.
 pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     let mut quoted = false;
     let mut bytes = text.iter();
@@ -36,6 +40,7 @@ pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
         loop {
             match bytes.next()? {
                 b'"' => quoted = !quoted,
+                // The next byte is escaped: it may be a quote.
                 b'\\' if quoted => {
                     bytes.next();
                 }
@@ -46,7 +51,7 @@ pub fn outside_strings(text: &[u8]) -> impl Iterator<Item = u8> + '_ {
     })
 }
 
-/// A file's text; `None` if the file does not exist.
+/// Reads the text of a file; `None` if it does not exist.
 pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, FormatError> {
     let wrong = |problem: String| Err(FormatError::Json { path: path.to_owned(), problem });
     match input_file::read_text(path, limit) {
@@ -67,13 +72,13 @@ const BOM: &str =
 
 const UTF_16: &str = "it is UTF-16 text, and JSON files are UTF-8; save it as UTF-8 without BOM";
 
-/// A file's JSON; `None` if the file does not exist.
+/// Parses a file; `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {
     let Some(text) = read_text(path, limits::MAX_JSON_BYTES)? else { return Ok(None) };
     parse(&text).map(Some).map_err(|problem| failed(path, &text, problem))
 }
 
-/// The error of a file that is not JSON; names the file's type if it is recognized.
+/// The error for a file that is not JSON, with the file's type if it is recognized.
 pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
     let problem = match known_non_model(text.as_bytes()) {
         Some(known) => known.to_owned(),
@@ -83,7 +88,8 @@ pub(crate) fn failed(path: &Path, text: &str, problem: String) -> FormatError {
     FormatError::Json { path: path.to_owned(), problem }
 }
 
-/// A value whose objects hold no key twice.
+/// A value without duplicate keys in objects. serde_json's own `Value` keeps the last of
+/// duplicates, other programs may keep the first.
 struct StrictValue(Value);
 
 impl<'de> Deserialize<'de> for StrictValue {
@@ -140,6 +146,7 @@ impl<'de> Visitor<'de> for StrictVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<StrictValue, A::Error> {
         let mut object = Map::new();
         while let Some(key) = map.next_key::<String>()? {
+            // Before the value is parsed: a duplicate of a large value costs nothing.
             if object.contains_key(&key) {
                 return Err(A::Error::custom(format_args!("the key {key:?} occurs twice")));
             }

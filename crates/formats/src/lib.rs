@@ -1,17 +1,22 @@
-//! Bytes on disk to checked checkpoints: GGUF and safetensors, and writers for them. No arithmetic on weights, but where
-//! a checkpoint spreads 4-bit weights over several tensors: their rows are put together as blocks.
+//! Readers and writers of model files: GGUF, safetensors and packed files.
 //!
-//! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped; every range checked before anything uses it.
+//! Weights are not computed with, with one exception: checkpoints that spread a 4-bit weight over
+//! several tensors. Its rows are assembled as blocks while they are read.
+//!
+//! * [`Checkpoint`]: an opened model: metadata and named tensors, memory-mapped. Every range is
+//!   checked before it is used.
 //! * [`Outline`]: a model's metadata and the names of its tensors, even if their data are missing.
-//! * [`gguf::Header`], [`safetensors::Header`]: a header alone, from the first bytes of a file.
-//! * [`gguf::Writer`], [`safetensors::Writer`]: writers that stream.
+//! * [`gguf::Header`], [`safetensors::Header`]: the header alone, from the first bytes of a file.
+//! * [`gguf::Writer`], [`safetensors::Writer`]: streaming writers.
 //! * [`pack::Directory`], [`pack::PackWriter`]: packed files, whose weights are used in place.
-//! * [`OutputFile`], [`ResumableFile`], [`input_file`]: files as the crate `latent-files` writes and opens them.
-//! * [`json::parse`]: JSON read strictly.
-//! * [`limits`]: what a file may claim.
-//! * [`install_sigbus_handler`]: for programs: a message when a mapped file shrinks. The library itself installs no signal handler.
+//! * [`OutputFile`], [`ResumableFile`], [`input_file`]: writing and opening of files, from the
+//!   crate `latent-files`.
+//! * [`json::parse`]: a strict JSON parser.
+//! * [`limits`]: limits on the claims of files.
+//! * [`install_sigbus_handler`]: for programs: an error message when a mapped file shrinks. The
+//!   library itself installs no signal handler.
 //!
-//! Nothing here panics on any bytes, and nothing trusts a length.
+//! No input makes this crate panic, and no length in a file is trusted.
 //!
 //! ```
 //! use latent_formats::gguf::{Header, Writer, WriterValue};

@@ -11,7 +11,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
 
-/// The bytes of a whole file: mapped, read by the caller, or built into the program.
+/// The bytes of a file: mapped, read by the caller, or built into the program.
 pub(crate) enum FileBytes {
     Map(MappedFile),
     Owned(Vec<u8>),
@@ -19,11 +19,13 @@ pub(crate) enum FileBytes {
 }
 
 pub(crate) struct MappedFile {
-    // dropped first: a file that is removed and closed may lend its inode to a new one
+    // Fields are dropped in order, and the guard must be dropped before the file is closed: a
+    // removed file that is closed may lend its inode to a new file, which would then count as in
+    // use.
     #[expect(dead_code, reason = "held as long as the map")]
     in_use: OpenFileGuard,
     map: Mmap,
-    /// Kept to give pages back to the system.
+    /// Open for `posix_fadvise`, which evicts pages.
     #[cfg_attr(not(target_os = "linux"), expect(dead_code, reason = "page caches are Linux's alone"))]
     file: File,
 }
@@ -58,7 +60,7 @@ impl FileBytes {
         }
     }
 
-    /// Drops the pages of these bytes from memory.
+    /// Removes the pages of a range from this process (`MADV_DONTNEED`).
     pub(crate) fn drop_pages(&self, start: usize, len: usize) {
         #[cfg(unix)]
         if let FileBytes::Map(MappedFile { map, .. }) = self {
@@ -69,22 +71,22 @@ impl FileBytes {
         let _ = (start, len);
     }
 
-    /// Starts reading these bytes into memory.
+    /// Starts reading a range into memory (`MADV_WILLNEED`).
     pub(crate) fn prefetch(&self, start: usize, len: usize) {
         #[cfg(unix)]
         if let FileBytes::Map(MappedFile { map, .. }) = self {
-            // a hint: a reader waits for the bytes in any case
+            // An error is ignored: a reader faults the pages in anyway.
             let _ = map.advise_range(memmap2::Advice::WillNeed, start, len);
         }
         #[cfg(not(unix))]
         let _ = (start, len);
     }
 
-    /// Waits until these bytes are in memory, and enters their pages into the process's tables.
+    /// Waits until a range is in memory and in the process's page tables (`MADV_POPULATE_READ`).
     pub(crate) fn populate(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
         if let FileBytes::Map(MappedFile { map, .. }) = self {
-            // since Linux 5.14; before, they are entered when they are first read
+            // An error is ignored: before Linux 5.14, pages are mapped when they are first read.
             let _ = map.advise_range(memmap2::Advice::PopulateRead, start, len);
         }
         #[cfg(not(target_os = "linux"))]
@@ -92,14 +94,14 @@ impl FileBytes {
     }
 }
 
-/// Bytes of a file whose pages are asked for in one system call.
+/// Bytes per call of `mincore`, which needs a byte of memory per page.
 #[cfg(target_os = "linux")]
 const RESIDENCY_STEP: usize = 1 << 30;
 
 #[cfg(target_os = "linux")]
 impl FileBytes {
-    /// Which pages are in the page cache, a bit each, and the bytes of a page. None where the system does not say: it does not of another user's
-    /// read-only file, whose pages all seem to be there.
+    /// A bit per page for residency in the page cache, and the page size. `None` if unknown. Since
+    /// Linux 5.2, all pages of a file that the user may not write seem to be resident.
     pub(crate) fn resident_bits(&self) -> Option<(Vec<u64>, usize)> {
         let FileBytes::Map(MappedFile { map, .. }) = self else { return None };
         // SAFETY: a question without memory.
@@ -128,10 +130,11 @@ impl FileBytes {
     pub(crate) fn evict(&self, range: Range<usize>) {
         use std::os::fd::AsRawFd;
         let FileBytes::Map(MappedFile { file, map, .. }) = self else { return };
-        // the last page counts as whole if the range goes up to the end of the file
+        // A length of 0 means up to the end of the file. Only then the last, partial page is
+        // evicted.
         let end = if range.end >= map.len() { 0 } else { range.end - range.start };
         let (Ok(start), Ok(len)) = (range.start.try_into(), end.try_into()) else { return };
-        // only a hint; the result says nothing more
+        // The result is ignored: eviction is only a hint.
         // SAFETY: advice about an open file.
         let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), start, len, libc::POSIX_FADV_DONTNEED) };
     }

@@ -1,12 +1,13 @@
-//! Mistral's own folders: params.json in the keys of config.json, and names of tensors as Transformers' DeepSeek-V3 has them.
+//! Mistral's own folders. params.json is converted to the keys of config.json, and tensor names to
+//! those of DeepSeek-V3 in Transformers.
 //!
-//! The names are those of vLLM's and SGLang's loaders of Mistral Large 3. Query and key rows are interleaved pairs in both, so that weights stay
-//! as they are.
+//! The mapping of names is that of vLLM's and SGLang's loaders of Mistral Large 3. Both forms have
+//! rotary pairs interleaved in query and key rows, so weights are not changed.
 
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Keys of params.json that config.json calls otherwise.
+/// Keys of params.json with another name in config.json.
 const KEYS: [(&str, &str); 9] = [
     ("dim", "hidden_size"),
     ("n_layers", "num_hidden_layers"),
@@ -19,7 +20,8 @@ const KEYS: [(&str, &str); 9] = [
     ("max_seq_len", "max_position_embeddings"),
 ];
 
-/// The same of `moe`, with the values that mean the same as a missing key.
+/// Keys of `moe`, their names in config.json, and defaults. config.json needs a value where
+/// params.json may omit one.
 const MOE_KEYS: [(&str, &str, Option<u64>); 9] = [
     ("num_experts", "n_routed_experts", None),
     ("num_experts_per_tok", "num_experts_per_tok", None),
@@ -32,18 +34,18 @@ const MOE_KEYS: [(&str, &str, Option<u64>); 9] = [
     ("route_every_n", "moe_layer_freq", Some(1)),
 ];
 
-/// The same of `yarn`.
+/// Keys of `yarn` and their names in config.json.
 const YARN_KEYS: [(&str, &str); 3] =
     [("beta", "beta_fast"), ("alpha", "beta_slow"), ("apply_scale", "apply_yarn_scaling")];
 
-/// Keys that say nothing about the computation, or describe what is not run.
+/// Keys without effect on the computation, or of parts that are not run.
 const IGNORED: [&str; 6] =
     ["vision_encoder", "multimodal", "mm_tokens", "ragged_attention", "model_type", "architectures"];
 
-/// Context of models whose params.json states none, as vLLM has it.
+/// Context length of models whose params.json states none (vLLM's default).
 const USUAL_CONTEXT: u64 = 128_000;
 
-/// params.json as a config.json.
+/// Converts params.json to the keys of config.json.
 pub(crate) fn config(params: Map<String, Value>) -> Map<String, Value> {
     let latent = params.get("kv_lora_rank").is_some_and(|rank| !rank.is_null());
     let mut config = Map::new();
@@ -65,6 +67,8 @@ pub(crate) fn config(params: Map<String, Value>) -> Map<String, Value> {
             },
         }
     }
+    // params.json has no model type. MLA with these keys is DeepSeek-V3's architecture; the others
+    // get a type that is rejected by name later.
     let (family, class) = match (latent, config.contains_key("n_routed_experts")) {
         (true, _) => ("deepseek_v3", "MistralLarge3ForCausalLM"),
         (false, true) => ("mixtral", "MixtralForCausalLM"),
@@ -72,6 +76,7 @@ pub(crate) fn config(params: Map<String, Value>) -> Map<String, Value> {
     };
     config.insert("model_type".into(), family.into());
     config.insert("architectures".into(), json!([class]));
+    // Keys that readers of config.json require.
     for (key, usual) in [
         ("max_position_embeddings", json!(USUAL_CONTEXT)),
         ("hidden_act", json!("silu")),
@@ -84,7 +89,8 @@ pub(crate) fn config(params: Map<String, Value>) -> Map<String, Value> {
     config
 }
 
-/// The router takes the softmax over all experts, and normalizes the weights of those that it chooses.
+/// Converts `moe`. Mistral's router takes the softmax over all experts and normalizes the weights
+/// of the chosen ones.
 fn experts(mut moe: Map<String, Value>, keep: &mut dyn FnMut(&str, Value)) {
     for (theirs, ours, usual) in MOE_KEYS {
         match moe.remove(theirs).filter(|value| !value.is_null()).or(usual.map(Value::from)) {
@@ -97,7 +103,8 @@ fn experts(mut moe: Map<String, Value>, keep: &mut dyn FnMut(&str, Value)) {
     keep("norm_topk_prob", true.into());
 }
 
-/// vLLM reads it as DeepSeek's YaRN, whose scale on attention scores `apply_scale` can turn off.
+/// Converts `yarn`. Like vLLM, this treats it as DeepSeek's YaRN, whose scale on attention scores
+/// `apply_scale` can turn off.
 fn scaling(yarn: Map<String, Value>) -> Value {
     let mut scaling = Map::new();
     scaling.insert("rope_type".into(), "yarn".into());
@@ -109,7 +116,7 @@ fn scaling(yarn: Map<String, Value>) -> Value {
     Value::Object(scaling)
 }
 
-/// `quantization`: E4M3 with a scale per tensor, and with scales of inputs or without.
+/// Converts `quantization`: E4M3 with a scale per tensor, with or without scales of inputs.
 fn quantized(keys: &Map<String, Value>) -> Value {
     let text = |key: &str| keys.get(key).and_then(Value::as_str).unwrap_or("");
     match text("qformat_weight") {
@@ -118,7 +125,7 @@ fn quantized(keys: &Map<String, Value>) -> Value {
             let scheme = if fixed { "static" } else { "dynamic" };
             json!({"quant_method": "fp8", "activation_scheme": scheme, "weight_block_size": null})
         }
-        // refused by its name
+        // An unknown method. Opening the folder rejects it and names it.
         other => json!({"quant_method": format!("mistral {other}")}),
     }
 }
@@ -141,12 +148,13 @@ const MODULES: [(&str, &str); 11] = [
 /// Matrices of a feed-forward block.
 const FEED_FORWARD: [(&str, &str); 3] = [("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj")];
 
-/// Whether a file has Mistral's names by its own: `consolidated.safetensors`, or one of several.
+/// Whether a file has Mistral's tensor names, by its own name: `consolidated.safetensors` or
+/// `consolidated-….safetensors`.
 pub(crate) fn names_tensors(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("consolidated"))
 }
 
-/// The name of a tensor in Hugging Face's folders; none of a name that is not one of Mistral's.
+/// Hugging Face's name of a tensor with a name of Mistral's; `None` for other names.
 pub(crate) fn plain_name(name: &str) -> Option<String> {
     match name {
         "norm.weight" => return Some("model.norm.weight".into()),
@@ -156,6 +164,7 @@ pub(crate) fn plain_name(name: &str) -> Option<String> {
     if let Some(end) = name.strip_prefix("output.") {
         return Some(format!("lm_head.{}", ending(end)));
     }
+    // Vision tensors are not run, but must have names that are recognized as such.
     if let Some(rest) = name.strip_prefix("vision_encoder.") {
         return Some(format!("vision_tower.{rest}"));
     }
@@ -176,7 +185,7 @@ fn member(module: &str, end: &str) -> Option<String> {
     if let Some((_, ours)) = MODULES.iter().find(|(theirs, _)| *theirs == module) {
         return Some(format!("{ours}.{end}"));
     }
-    // scales of a cache in FP8: k_fake_quantizer.qscale_act
+    // Scales of an FP8 cache: `attention.k_fake_quantizer.qscale_act`.
     if let Some(kind) =
         module.strip_prefix("attention.").and_then(|name| name.strip_suffix("_fake_quantizer"))
     {

@@ -1,4 +1,5 @@
-//! A checkpoint with some files missing on this rank, completed with descriptions from other ranks.
+//! A checkpoint with files that are missing on this rank, completed by descriptions from other
+//! ranks.
 
 use crate::absent::MissingFiles;
 use crate::builder::by_name;
@@ -19,29 +20,30 @@ pub struct FileTensors {
 }
 
 impl Checkpoint {
-    /// Whether all of its files are here.
+    /// Whether all files are present.
     pub fn is_whole(&self) -> bool {
         self.absent.files.is_empty()
     }
 
-    /// Names of its files that are not here.
+    /// Names of the missing files.
     pub fn absent_files(&self) -> &[String] {
         &self.absent.files
     }
 
-    /// The error of a rank that needs a tensor of a missing file, if the index lists the tensor or
+    /// The error for a rank that needs a tensor of a missing file, if the index lists the tensor or
     /// its companions.
     pub fn needs(&self, tensor: &str) -> Option<FormatError> {
         let files = vec![self.absent.file_of(tensor)?.to_owned()];
         Some(FormatError::Absent { path: self.path.clone(), files, tensor: tensor.to_owned(), tensors: 1 })
     }
 
-    /// Those of them that no other rank has either, and how many tensors no rank has, where the set says how many there are.
+    /// Missing files that no other rank has either, and the number of tensors that no rank has, if
+    /// the set records the number of its tensors.
     pub fn files_of_nobody(&self) -> (&[String], Option<u64>) {
         (&self.absent.nowhere, self.absent.tensors)
     }
 
-    /// Refuses a checkpoint with missing files, for a process that needs all of them.
+    /// Rejects a checkpoint with missing files, for a process that needs all of them.
     pub fn check_whole(&self) -> Result<(), FormatError> {
         let Some(first) = self.absent.files.first() else { return Ok(()) };
         let problem = format!(
@@ -50,8 +52,10 @@ impl Checkpoint {
         Err(FormatError::Set { path: self.path.clone(), problem })
     }
 
-    /// A hash of what is the same in every part of one set of files: their names, and config.json.
+    /// A hash that is equal on all ranks with files of one set: names of the files, and
+    /// config.json.
     pub fn set_identity(&self) -> u64 {
+        // Names of missing files count too, so the hash does not depend on the files of a rank.
         let here = self.headers.iter().map(|(name, _)| name);
         let mut names: Vec<&str> = here.chain(&self.absent.files).map(String::as_str).collect();
         names.sort_unstable();
@@ -61,11 +65,12 @@ impl Checkpoint {
                 serde_json::to_string(&source.config).unwrap_or_default()
             }
         };
+        // A zero after each name, so that `ab`, `c` and `a`, `bc` differ.
         let hash = |hash, text: &str| fnv(fnv(hash, text.as_bytes()), &[0]);
         names.into_iter().fold(hash(FNV_START, &config), hash)
     }
 
-    /// The tensors of its files. One that is put together from several tensors counts to the file of its quants.
+    /// The tensors of each file. A 4-bit weight belongs to the file of its quants.
     pub fn tensors_by_file(&self) -> Vec<FileTensors> {
         let mut files: Vec<FileTensors> = self
             .headers
@@ -85,14 +90,16 @@ impl Checkpoint {
         files
     }
 
-    /// The same model with the tensors of files that are not here, of which `others` has what is known: names, types and shapes, but no data. So every rank
-    /// plans the same model. It goes by another fingerprint, since its own is of the files that are here; a model whose files are all here stays as it is.
+    /// The same model with the tensors of missing files, which `others` describes: names, types and
+    /// shapes, but no data. So every rank plans the same model. The result has `fingerprint`,
+    /// because the own one depends on the present files. A complete model is returned unchanged.
     pub fn with_tensors_of(&self, others: &[FileTensors], fingerprint: u64) -> Checkpoint {
         let mut tensors = self.tensors.clone();
         let mut absent = MissingFiles::clone(&self.absent);
         if !self.is_whole() {
             let known: HashSet<&str> = self.tensors.iter().map(|info| info.name.as_str()).collect();
             let mut added = HashSet::new();
+            // Several ranks may describe the same file. The first description counts.
             for FileTensors { file, tensors: heads } in others {
                 let place = absent.files.iter().position(|name| name == file);
                 for head in heads.iter().filter(|head| !known.contains(head.name.as_str())) {
@@ -105,6 +112,7 @@ impl Checkpoint {
                     tensors.push(without_data(head));
                 }
             }
+            // What no rank describes cannot be planned.
             absent.nowhere = absent.files.clone();
             absent.nowhere.retain(|name| others.iter().all(|other| other.file != *name));
             absent.tensors = absent.tensors.map(|count| count.saturating_sub(added.len() as u64));

@@ -1,4 +1,4 @@
-//! The outline of a model: its metadata and the names of its tensors, whether or not their data are present.
+//! The outline of a model: metadata and tensor names, even if the data are missing.
 
 use crate::absent::RequiredFiles;
 use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource, display};
@@ -18,30 +18,31 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// A model seen from outside: metadata, and tensors without their data.
+/// Metadata of a model, and its tensors without data.
 ///
-/// Whatever [`Checkpoint`] opens has one; so have the first bytes of a GGUF or safetensors file, as far as its header goes, a folder that
-/// holds config.json and no tensors, and a config.json alone.
+/// It can be made of anything that [`Checkpoint`] opens, of a truncated GGUF or safetensors file
+/// with a complete header, of a folder with config.json and without tensors, and of a config.json
+/// alone. `latent check` uses it to judge a model before it is downloaded.
 pub struct Outline {
     path: PathBuf,
     source: OutlineBacking,
     tensors: Vec<TensorHead>,
     by_name: HashMap<String, usize>,
     data: OutlineData,
-    /// Why the model cannot be opened as a whole.
+    /// The reason why the model cannot be opened as a [`Checkpoint`].
     refusal: Option<FormatError>,
-    /// Its files, where no checkpoint holds them open.
+    /// Guards of the files, if no checkpoint holds them open.
     _in_use: Vec<OpenFileGuard>,
 }
 
-/// What an outline's data are.
+/// The available data of an outline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutlineData {
     Whole,
-    /// The header is there; the data of some tensors, or some files of a set, are not.
+    /// The headers. Data of some tensors, or some files of a set, are missing.
     Header,
-    /// A config.json alone: not even the names of tensors.
+    /// A config.json alone, without tensor names.
     Config,
 }
 
@@ -69,7 +70,8 @@ enum OutlineBacking {
 }
 
 impl Outline {
-    /// Opens what [`Checkpoint::open`] does, a file or folder whose tensors' data are missing, or a config.json.
+    /// Opens what [`Checkpoint::open`] does, a file or folder whose tensors' data are missing, or a
+    /// config.json.
     pub fn open(path: &Path) -> Result<Outline, FormatError> {
         if path.extension().is_some_and(|end| end == "json") && path.is_file() {
             return config(path);
@@ -80,8 +82,9 @@ impl Outline {
         }
     }
 
-    /// Why [`Checkpoint::open`] refuses the model: data or files that are missing, or a format that is not read. None for a model that can be
-    /// opened, for a header that ends where the data would begin, and for a config.json without weights.
+    /// The reason why [`Checkpoint::open`] rejects the model: missing data or files, or an
+    /// unsupported format. `None` for a model that can be opened, for a header without any data,
+    /// and for a config.json without weights.
     pub fn refusal(&self) -> Option<&FormatError> {
         self.refusal.as_ref()
     }
@@ -99,7 +102,7 @@ impl Outline {
         self.source().fp8_block(&self.path)
     }
 
-    /// The file with all its data, where they are there.
+    /// The checkpoint, if all data are present.
     pub fn whole(&self) -> Option<&Checkpoint> {
         match &self.source {
             OutlineBacking::Whole(checkpoint) => Some(checkpoint),
@@ -107,12 +110,12 @@ impl Outline {
         }
     }
 
-    /// The same, as an error of the caller.
+    /// The [`refusal`](Self::refusal), as an error.
     pub fn into_refusal(self) -> Option<FormatError> {
         self.refusal
     }
 
-    /// Whether the names of all its tensors are known.
+    /// Whether the names of all tensors are known.
     pub fn names_all_tensors(&self) -> bool {
         self.data != OutlineData::Config && !matches!(self.refusal, Some(FormatError::Incomplete { .. }))
     }
@@ -121,7 +124,7 @@ impl Outline {
         self.data
     }
 
-    /// The path as messages show it.
+    /// The path as text, for messages.
     pub fn display_name(&self) -> String {
         display(&self.path)
     }
@@ -167,16 +170,19 @@ impl From<Checkpoint> for Outline {
     }
 }
 
-/// A config.json or params.json under any name. Under its own it has the tokenizer and the chat template of its folder.
+/// The outline of a config.json or params.json. With its usual name, it includes the tokenizer and
+/// the chat template of its folder.
 fn config(path: &Path) -> Result<Outline, FormatError> {
+    // With another name, the file may be of another model than the rest of the folder.
     let has_name = |own: &str| path.file_name().is_some_and(|name| name == own);
+    // `HfSource::read` prefers config.json to params.json.
     let folder = path.parent().filter(|folder| {
         has_name("config.json") || has_name("params.json") && !folder.join("config.json").exists()
     });
     let source = match folder {
         Some(folder) => HfSource::read(folder)?,
         None => match json::read(path)? {
-            // Mistral's keys under any name
+            // A params.json with another name is recognized by its keys.
             Some(Value::Object(params)) if params.contains_key("dim") && params.contains_key("n_layers") => {
                 HfSource { config: mistral::config(params), from_params: true, ..HfSource::default() }
             }
@@ -192,10 +198,12 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
     Ok(Outline::new(path, OutlineBacking::Parts(Box::new(source)), Vec::new(), OutlineData::Config, in_use))
 }
 
-/// The outline of a model that cannot be opened, as far as it can be read.
+/// The outline of a model that cannot be opened. Errors other than missing data are returned.
 fn refused(path: &Path, error: FormatError) -> Result<Outline, FormatError> {
+    // The parent of a bare file name is the empty path.
     let parent = || path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = if path.is_dir() { path } else { parent() };
+    // The user learns the reason together with what config.json says.
     if error.is_unsupported() {
         return Ok(Outline { refusal: Some(error), ..of_config(folder)? });
     }
@@ -206,25 +214,26 @@ fn refused(path: &Path, error: FormatError) -> Result<Outline, FormatError> {
     if is_safetensors { headers(folder, error) } else { gguf(path, error) }
 }
 
-/// Whether a folder holds config.json and nothing that could be weights.
+/// Whether a folder contains config.json and no weight files.
 fn folder_without_weights(path: &Path) -> bool {
     let has = |name: &str| path.join(name).is_file();
     path.is_dir() && (has("config.json") || has("params.json")) && folder::has_no_weights(path)
 }
 
-/// What the small files of a folder say.
+/// The outline of a folder's small files.
 fn of_config(folder: &Path) -> Result<Outline, FormatError> {
     let source = OutlineBacking::Parts(Box::new(CheckpointSource::HuggingFace(HfSource::read(folder)?)));
     Ok(Outline::new(folder, source, Vec::new(), OutlineData::Config, folder::in_use(folder)))
 }
 
-/// The headers of a GGUF file, or of those files of its set that are there; `refusal` is why it cannot be opened.
+/// The outline of the headers of a GGUF file and of the existing shards of its set. `refusal` is
+/// the error of opening it.
 fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     let bytes = FileBytes::map(path)?;
-    // the places of tensors are of no interest: any file is long enough
+    // A claimed length of i64::MAX, so that missing tensor data cause no error.
     let parse = |path: &Path, bytes: &[u8]| {
         let parsed = gguf::Header::parse(bytes, i64::MAX as u64).map_err(|error| match error {
-            // that long a file would go on; this one does not
+            // `bytes` is the whole file, so the header itself is truncated.
             GgufError::NeedMore { what, have, need } => {
                 GgufError::Truncated { what, claimed: need - have, at: have, len: have }
             }
@@ -241,6 +250,8 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
         shards: 1,
         metadata: header.metadata,
     };
+    // A file that ends with its header is meant to be a header (`write_header`, or the first bytes
+    // of a download). One that ends later is damaged.
     let ends = bytes.get().len() as u64 <= header.data_start;
     let mut entries = header.tensors;
     let mut in_use = Vec::from_iter(OpenFileGuard::at(path));
@@ -248,6 +259,7 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     if let Some((number, count)) = shard {
         for other in (0..count).filter(|other| *other != number) {
             let shard = shard_path(path, other, count)?;
+            // `refusal` already reports the missing shard.
             if !shard.is_file() {
                 continue;
             }
@@ -255,10 +267,11 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
             source.shards += 1;
             in_use.extend(OpenFileGuard::at(&shard));
             if other == 0 {
-                // the first shard holds the metadata of all
+                // The first shard has the metadata of the set.
                 source.metadata = header.metadata;
             }
             entries.extend(header.tensors);
+            // The parser limits the tensors of one file only.
             if entries.len() as u64 > limits::MAX_TENSORS {
                 let problem = format!("its files hold more than {} tensors", limits::MAX_TENSORS);
                 return Err(FormatError::Set { path: path.to_owned(), problem });
@@ -273,12 +286,14 @@ fn gguf(path: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     Ok(Outline { refusal, ..Outline::new(path, source, tensors, OutlineData::Header, in_use) })
 }
 
-/// The headers of those safetensors files of a folder that are there; `refusal` is why it cannot be opened.
+/// The outline of the headers of a folder's existing safetensors files. `refusal` is the error of
+/// opening the folder.
 fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> {
     let source = HfSource::read(folder)?;
     let mut in_use = folder::in_use(folder);
-    // of an index, none of whose files may be there
+    // Fails if no file of the index exists. Then only config.json is known.
     let Ok((files, index)) = tensor_files(folder, RequiredFiles::Some) else { return of_config(folder) };
+    // Files of a set are never meant to be headers only.
     let (mut tensors, mut ends) = (Vec::new(), files.len() == 1);
     for (number, path) in files.iter().enumerate().filter(|(_, path)| path.exists()) {
         let bytes = FileBytes::map(path)?;
@@ -292,6 +307,7 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
             Err(error) => return Err(error),
         };
         ends &= bytes.get().len() as u64 <= header.data_start;
+        // The same rule as in open/folder.rs.
         let renamed = mistral::names_tensors(path) || source.from_params && index.is_none();
         tensors.extend(header.tensors.into_iter().map(|t| {
             let name = mistral::plain_name(&t.name).filter(|_| renamed).unwrap_or(t.name);
@@ -311,7 +327,7 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
             Ok(Outline { refusal, ..Outline::new(folder, source, tensors, OutlineData::Header, in_use) })
         }
         Err(error) if ends && !error.is_unsupported() => Err(error),
-        // what is wrong may be that files are missing
+        // With missing files, the error may only be a consequence of that.
         Err(error) => {
             let refusal = if ends { error } else { refusal };
             Ok(Outline { refusal: Some(refusal), ..of_config(folder)? })
@@ -319,7 +335,7 @@ fn headers(folder: &Path, refusal: FormatError) -> Result<Outline, FormatError> 
     }
 }
 
-/// The tensors under their published names.
+/// The tensors with their published names; see `spelling.rs`.
 fn respelled(source: &HfSource, tensors: impl Iterator<Item = TensorHead>) -> Vec<TensorHead> {
     let Some(spelling) = Spelling::of(&source.config) else { return tensors.collect() };
     tensors
@@ -337,7 +353,7 @@ fn respelled(source: &HfSource, tensors: impl Iterator<Item = TensorHead>) -> Ve
         .collect()
 }
 
-/// The tensors of a folder as a checkpoint shows them.
+/// The tensors of a folder as a checkpoint has them: 4-bit weights joined, FP8 scales renamed.
 fn weights(
     folder: &Path,
     source: &HfSource,
@@ -357,6 +373,7 @@ fn weights(
     for head in &mut shown {
         if let Some(scales) = scales.get(head.name.as_str()) {
             (head.name, head.shape) = (scales.shown.clone(), scales.shape.clone());
+        // Each E5M2 code becomes an f16; see `TensorType::F8_E5M2`.
         } else if head.ty == TensorType::F8_E5M2 {
             (head.ty, head.bytes) = (TensorType::F16, head.bytes.saturating_mul(2));
         }
@@ -364,12 +381,13 @@ fn weights(
     Ok(shown)
 }
 
-/// The tensors with each 4-bit weight in place of those that it consists of.
+/// Replaces the tensors of each 4-bit weight by one tensor.
 fn join(
     tensors: Vec<TensorHead>,
     settings: Option<&FourBitSettings>,
 ) -> Result<Vec<TensorHead>, FourBitError> {
     let heads: Vec<HeaderTensor<'_>> = tensors.iter().map(TensorHead::head).collect();
+    // Without data, the order of inputs is unknown; see `Finder::reorder`.
     let all = find(&heads, settings, &|_| None)?;
     if all.is_empty() {
         return Ok(tensors);
@@ -383,7 +401,8 @@ fn join(
     Ok(replace(&tensors, &all, &|head: &TensorHead| head.ty, &shown))
 }
 
-/// The header of a safetensors file whose data may be missing: the header itself says how long the file should be.
+/// Parses the header of a safetensors file whose data may be missing. The header itself tells the
+/// length of the complete file.
 fn safetensors_header(bytes: &[u8]) -> Result<safetensors::Header, SafetensorsError> {
     match safetensors::Header::parse(bytes, bytes.len() as u64) {
         Err(error @ SafetensorsError::PastEnd { .. }) => {
@@ -393,11 +412,12 @@ fn safetensors_header(bytes: &[u8]) -> Result<safetensors::Header, SafetensorsEr
     }
 }
 
-/// Header and data together, by the largest end of a tensor that the header states.
+/// Length of the complete file, by the largest end of a tensor in the header.
 fn claimed_len(bytes: &[u8]) -> Option<u64> {
     let (len, rest) = bytes.split_first_chunk::<8>()?;
     let header = usize::try_from(u64::from_le_bytes(*len)).ok()?;
     let described: serde_json::Map<String, Value> = serde_json::from_slice(rest.get(..header)?).ok()?;
+    // `__metadata__` has no offsets, and is skipped.
     let end = |tensor: &Value| tensor.get("data_offsets")?.get(1)?.as_u64();
     described.values().filter_map(end).max()?.checked_add(8 + header as u64)
 }

@@ -1,4 +1,4 @@
-//! Metadata of a GGUF file with values in place of the file's.
+//! Overrides of metadata of a GGUF file.
 
 use crate::checkpoint::{Checkpoint, CheckpointSource, GgufSource};
 use crate::gguf::Value;
@@ -7,14 +7,15 @@ use crate::limits;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A value in place of that of a file: `KEY=TYPE:VALUE` with the types int, float, bool and str, as in llama.cpp.
+/// A value that overrides the file's: `KEY=TYPE:VALUE` with the types int, float, bool and str, as
+/// in llama.cpp.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetadataOverride {
     pub key: String,
     pub value: Value,
 }
 
-/// What is wrong with values in place of a file's.
+/// An error of an override.
 #[derive(Debug, thiserror::Error)]
 pub enum OverrideError {
     #[error("{file}: only metadata of a GGUF file can be overridden; edit config.json")]
@@ -36,6 +37,8 @@ impl FromStr for MetadataOverride {
         let wrong = |expected: &str| format!("{word:?}: expected {expected}");
         let value = match ty {
             "int" => {
+                // i64, as in llama.cpp. Numbers that are not negative are stored as unsigned, like
+                // most keys.
                 let number: i64 = word.parse().map_err(|_| wrong("a whole number"))?;
                 u64::try_from(number).map_or(Value::Signed(number), Value::Unsigned)
             }
@@ -62,7 +65,7 @@ impl MetadataOverride {
         }
     }
 
-    /// Whether it can stand where `found` does.
+    /// Whether it has the type of the file's value `found`. Signedness of integers does not count.
     fn replaces(&self, found: &Value) -> bool {
         match (found, &self.value) {
             (Value::Unsigned(_) | Value::Signed(_), Value::Unsigned(_) | Value::Signed(_)) => true,
@@ -72,10 +75,12 @@ impl MetadataOverride {
 }
 
 impl Checkpoint {
-    /// The same model with other metadata. Its fingerprint differs, so that what is saved of one does not fit the other.
+    /// The same model with other metadata. Its fingerprint differs, so that saved caches of one do
+    /// not fit the other.
     ///
     /// # Errors
-    /// [`OverrideError`] if the model is not a GGUF file, or a value has another type than the file's.
+    /// [`OverrideError`] if the model is not a GGUF file, or a value has another type than the
+    /// file's.
     pub fn with_metadata(self, overrides: &[MetadataOverride]) -> Result<Checkpoint, OverrideError> {
         if overrides.is_empty() {
             return Ok(self);
@@ -86,11 +91,12 @@ impl Checkpoint {
         let mut metadata = source.metadata.clone();
         let mut fingerprint = self.fingerprint;
         for one in overrides {
+            // A key that the file lacks is added.
             if let Some(found) = metadata.get(&one.key).filter(|found| !one.replaces(found)) {
                 let (key, found) = (one.key.clone(), found.describe());
                 return Err(OverrideError::Type { key, found, given: one.type_name() });
             }
-            // a description would cut long texts short
+            // `describe` truncates long strings, so two templates could have one fingerprint.
             fingerprint = fnv(fingerprint, format!("{}={:?}\n", one.key, one.value).as_bytes());
             metadata.set(&one.key, one.value.clone());
         }

@@ -1,9 +1,8 @@
-//! The system's page cache: which pages of a model's files it holds, and eviction of pages that a
-//! reader brought in.
+//! Residency of a model's files in the page cache, and eviction of pages that loading brought in.
 //!
-//! Weights that are packed into separate memory need not stay in the page cache as well. Pages that
-//! were resident earlier are kept: they may belong to another process that runs the model, or to a
-//! user who has just downloaded it.
+//! Packed weights are in separate memory, so their pages of the file need not stay: a model would
+//! take twice its size. Pages that were resident before loading are kept. They may belong to
+//! another process that runs the model, or to a user who has just downloaded it.
 #![allow(unsafe_code, reason = "system calls over memory maps")]
 
 use crate::checkpoint::Checkpoint;
@@ -11,12 +10,13 @@ use crate::map::FileBytes;
 use crate::tensor::{TensorInfo, TensorLocation};
 use std::ops::Range;
 
-/// The pages of a checkpoint's files that were in memory at one moment.
+/// A record of the pages of a checkpoint's files that were resident at one moment.
 pub struct ResidentPages {
     files: Vec<Pages>,
 }
 
-/// A bit for each page of one file; everything counts as resident where the system does not say, and in a file that is built into the program.
+/// A bit for each page of one file. All pages count as resident if residency is unknown, and in a
+/// file that is built into the program.
 enum Pages {
     All,
     Known { bits: Vec<u64>, page: usize },
@@ -27,7 +27,7 @@ impl Pages {
         bytes.resident_bits().map_or(Pages::All, |(bits, page)| Pages::Known { bits, page })
     }
 
-    /// The ranges of bytes in whole pages, within those that hold `bytes`, which were not resident.
+    /// Ranges of whole pages that contain a part of `bytes` and were not resident.
     fn absent(&self, bytes: Range<usize>) -> Vec<Range<usize>> {
         let Pages::Known { bits, page } = self else { return Vec::new() };
         let set = |i: usize| bits.get(i / 64).is_some_and(|word| word >> (i % 64) & 1 == 1);
@@ -39,6 +39,7 @@ impl Pages {
             if set(i) {
                 continue;
             }
+            // Adjacent pages are joined, for one system call per range.
             match ranges.last_mut() {
                 Some(last) if last.end == i * page => last.end += page,
                 _ => ranges.push(i * page..(i + 1) * page),
@@ -58,27 +59,28 @@ impl Checkpoint {
         ResidentPages { files: self.files.iter().map(|bytes| none(bytes)).collect() }
     }
 
-    /// The pages of its files that are in memory now.
+    /// The pages of the files that are resident now.
     pub fn resident_pages(&self) -> ResidentPages {
         ResidentPages { files: self.files.iter().map(|bytes| Pages::of(bytes)).collect() }
     }
 
-    /// Whether `before` has every page of a part of a tensor.
+    /// Whether `before` contains every page of a part of a tensor.
     pub fn was_resident(&self, name: &str, part: Range<usize>, before: &ResidentPages) -> bool {
         self.places(name, &part)
             .iter()
             .all(|(file, bytes)| before.files[*file].absent(bytes.clone()).is_empty())
     }
 
-    /// Drops the pages of a part of a tensor, except those in `before`, from this process and from
-    /// the page cache. It keeps pages that another process maps, and pages at both ends that hold
-    /// other bytes. A part that is interleaved with others is kept until the whole tensor is
+    /// Removes the pages of a part of a tensor, except those in `before`, from this process and
+    /// from the page cache. Pages that another process maps, and pages at both ends with other
+    /// bytes, are kept. A part that is interleaved with others is kept until the whole tensor is
     /// released.
     pub fn release(&self, name: &str, part: Range<usize>, before: &ResidentPages) {
         if !self.lies_together(name, &part) {
             return;
         }
         for (file, bytes) in self.places(name, &part) {
+            // Unmap first: the system does not evict pages that a process maps.
             self.files[file].drop_pages(bytes.start, bytes.len());
             for absent in before.files[file].absent(bytes.clone()) {
                 self.files[file].evict(absent.start.max(bytes.start)..absent.end.min(bytes.end));
@@ -86,7 +88,8 @@ impl Checkpoint {
         }
     }
 
-    /// Drops the pages of a part of a tensor from this process (`MADV_DONTNEED`): they will not be read again soon.
+    /// Removes the pages of a part of a tensor from this process (`MADV_DONTNEED`), if they will
+    /// not be read again soon.
     pub fn drop_pages(&self, name: &str, part: Range<usize>) {
         for (file, bytes) in self.places(name, &part) {
             self.files[file].drop_pages(bytes.start, bytes.len());
@@ -100,15 +103,16 @@ impl Checkpoint {
         }
     }
 
-    /// Waits until a part of a tensor's bytes is in memory and mapped, so that its first read does not fault (`MADV_POPULATE_READ`). If the system has no such
-    /// call, it returns at once.
+    /// Waits until a part of a tensor is in memory and mapped, so that its first read does not
+    /// fault (`MADV_POPULATE_READ`). Returns immediately on systems without that call.
     pub fn populate(&self, name: &str, part: Range<usize>) {
         for (file, bytes) in self.places(name, &part) {
             self.files[file].populate(bytes.start, bytes.len());
         }
     }
 
-    /// The files of a part of a tensor, clamped to its end, and its bytes there. Of a 4-bit weight each of its tensors has a part.
+    /// The files of a part of a tensor, clamped to its end, with byte ranges. For a 4-bit weight,
+    /// the corresponding part of each of its tensors.
     fn places(&self, name: &str, part: &Range<usize>) -> Vec<(usize, Range<usize>)> {
         self.info(name).map_or_else(Vec::new, |info| self.places_of(info, part.clone()))
     }
@@ -118,17 +122,18 @@ impl Checkpoint {
         let start = part.start.min(end);
         let within = |stored: &TensorInfo| {
             let TensorLocation::File { file, start: first } = stored.place else { return None };
+            // u128, because a product of two sizes of terabytes exceeds u64.
             let scaled = |at: usize| (at as u128 * stored.bytes as u128 / info.bytes.max(1) as u128) as usize;
             Some((file, first + scaled(start)..first + scaled(end)))
         };
         match info.place {
             TensorLocation::File { .. } => within(info).into_iter().collect(),
             TensorLocation::FourBit(index) => self.four_bit[index].tensors().filter_map(within).collect(),
-            // read with the weight
+            // A factor is read with its weight.
             TensorLocation::Factor(_) | TensorLocation::Absent => Vec::new(),
-            // any part may need all of it
+            // Any part may need all of the source.
             TensorLocation::Derived(index) => self.places_of(&self.derived[index].from, 0..usize::MAX),
-            // from its first row to its last
+            // The range from the part's first row to its last one, including rows between.
             TensorLocation::Cut(index) => {
                 let cut = &self.cuts[index];
                 let row_bytes = cut.whole.bytes.checked_div(cut.whole.rows()).unwrap_or(0);
@@ -142,21 +147,20 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing but a part of a tensor lies in the pages of that part.
+    /// Whether the pages of a part of a tensor contain nothing else that is still needed.
     fn lies_together(&self, name: &str, part: &Range<usize>) -> bool {
         let Some(info) = self.info(name) else { return false };
         let whole = part.start == 0 && part.end >= info.bytes;
         match info.place {
             TensorLocation::FourBit(index) => whole || self.four_bit[index].has_rows(),
             TensorLocation::Cut(_) => whole,
-            // another derived tensor may read the same pages
+            // Another derived tensor may read the same pages.
             TensorLocation::Derived(_) => false,
             TensorLocation::File { .. } | TensorLocation::Factor(_) | TensorLocation::Absent => true,
         }
     }
 
-    /// Evicts all unmapped pages that are not in `before`: what was read outside the released
-    /// tensors.
+    /// Evicts all unmapped pages that are not in `before`, such as headers and read-ahead.
     pub fn release_rest(&self, before: &ResidentPages) {
         for (bytes, pages) in self.files.iter().zip(&before.files) {
             pages.absent(0..bytes.get().len()).into_iter().for_each(|absent| bytes.evict(absent));
@@ -169,7 +173,7 @@ mod tests {
     use super::Pages;
 
     #[test]
-    fn absent_pages_are_joined_and_hold_the_bytes_asked_for() {
+    fn adjacent_absent_pages_are_one_range() {
         let pages = Pages::Known { bits: vec![0b0110, 1 << 63], page: 10 };
         assert_eq!(pages.absent(0..40), [0..10, 30..40]);
         assert_eq!(pages.absent(5..6), std::slice::from_ref(&(0..10)));

@@ -1,4 +1,4 @@
-//! Parts of a checkpoint: what one of several ranks reads of it.
+//! Parts of a checkpoint, for a rank that shares the model with others.
 
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
@@ -8,16 +8,15 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// A part of a tensor, seen as matrices of rows of columns.
+/// A part of a tensor: ranges of matrices, rows and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorPart {
     /// The tensor's name.
     pub tensor: String,
-    /// Its matrices, rows of a matrix, and columns.
+    /// Number of matrices, rows of a matrix, and columns of the whole tensor.
     pub whole: [usize; 3],
     pub matrices: Range<usize>,
     pub rows: Range<usize>,
-    /// Which elements of each row.
     pub columns: Range<usize>,
 }
 
@@ -35,12 +34,14 @@ impl TensorPart {
 }
 
 impl Checkpoint {
-    /// The same model with nothing but these parts of its tensors, under their names and with the shapes that remain. No byte is read or copied: parts
-    /// that lie in one piece are found where they lie, others are put together while their rows are read.
+    /// A checkpoint with only these parts of the model's tensors, with their names and the
+    /// remaining shapes. No data are read or copied. Contiguous parts are used in place; others are
+    /// assembled while their rows are read.
     ///
     /// # Errors
-    /// [`FormatError::Cut`] for a tensor that is not there or has another shape, or is cut within a block of its format or within a tile of a packed file;
-    /// [`FormatError::Absent`] for tensors of files that are not here.
+    /// [`FormatError::Cut`] for a missing tensor, another shape, or a cut within a block of a
+    /// format or within a tile of a packed file; [`FormatError::Absent`] for tensors of missing
+    /// files.
     pub fn parts(&self, parts: &[TensorPart]) -> Result<Checkpoint, FormatError> {
         self.check_present(parts)?;
         let mut cuts = Vec::new();
@@ -66,7 +67,8 @@ impl Checkpoint {
         })
     }
 
-    /// The error names all missing files, so that the user copies them in one go.
+    /// Checks that no part is in a missing file. The error names all missing files, so that the
+    /// user can copy them in one step.
     fn check_present(&self, parts: &[TensorPart]) -> Result<(), FormatError> {
         let is_absent = |part: &&TensorPart| {
             self.info(&part.tensor).is_some_and(|info| matches!(info.place, TensorLocation::Absent))
@@ -94,12 +96,15 @@ impl Checkpoint {
         let [matrices, rows, columns] = part.whole;
         let fits = |range: &Range<usize>, end: usize| range.start < range.end && range.end <= end;
         let elements: usize = info.shape.iter().product();
+        // The partition was computed from config.json. A tensor of another shape would be cut at
+        // wrong bytes.
         let inside = fits(&part.matrices, matrices) && fits(&part.rows, rows) && fits(&part.columns, columns);
         if !inside || elements != matrices * rows * columns {
             return refuse(format!("its shape is {:?}, the part is {part:?}", info.shape));
         }
         let shape = shape(info, part);
         let matrix_bytes = info.bytes / matrices;
+        // A tile interleaves sixteen rows, so rows and columns cannot be cut out.
         if info.tile_rows.is_some() {
             if part.rows.len() != rows || part.columns.len() != columns {
                 let advice = "a packed file can be cut between layers and between experts only; run the file that it was packed from";
@@ -121,7 +126,7 @@ impl Checkpoint {
         };
         let count = part.matrices.len() * part.rows.len();
         let bytes = count * (to - from);
-        // whole rows of one matrix, whole matrices, or a piece of one row
+        // Contiguous in the file: whole rows of one matrix, whole matrices, or a part of one row.
         let whole_rows = part.columns.len() == columns;
         let one_piece = count == 1 || whole_rows && (part.matrices.len() == 1 || part.rows.len() == rows);
         let place = if info.is_stored() && one_piece {
@@ -141,7 +146,7 @@ impl Checkpoint {
     }
 }
 
-/// The place `by` bytes further on in its file.
+/// A location `by` bytes later in its file.
 fn moved(place: TensorLocation, by: usize) -> TensorLocation {
     match place {
         TensorLocation::File { file, start } => TensorLocation::File { file, start: start + by },
@@ -149,7 +154,7 @@ fn moved(place: TensorLocation, by: usize) -> TensorLocation {
     }
 }
 
-/// The shape of a part, in as many dimensions as the tensor has where these are the ones that are cut.
+/// The shape of a part. It has as many dimensions as the tensor, if the others are 1.
 fn shape(info: &TensorInfo, part: &TensorPart) -> Vec<usize> {
     let left = [part.matrices.len(), part.rows.len(), part.columns.len()];
     let dimensions = info.shape.len().clamp(1, 3);

@@ -1,4 +1,5 @@
-//! The rows of a tensor: as the file has them, or put together from the tensors of a 4-bit weight.
+//! Rows of a tensor: stored in a file, assembled from a 4-bit weight, or computed from another
+//! tensor.
 
 use crate::checkpoint::Checkpoint;
 use crate::derived::{DerivedRows, DerivedSource, RowSource};
@@ -8,7 +9,7 @@ use crate::tensor::{TensorCut, TensorInfo, TensorLocation};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Reads rows of one tensor, in the format that [`TensorInfo::ty`](crate::TensorInfo::ty) says.
+/// Reads rows of one tensor, in the format [`TensorInfo::ty`](crate::TensorInfo::ty).
 pub struct TensorRows<'a> {
     row_bytes: usize,
     bytes: RowBytes<'a>,
@@ -23,10 +24,11 @@ enum RowBytes<'a> {
 }
 
 impl TensorRows<'_> {
-    /// The bytes of these rows, counted over all matrices of the tensor. `scratch` holds them where the file does not.
+    /// The bytes of rows, counted over all matrices of the tensor. They are borrowed from the file,
+    /// or written to `scratch`.
     ///
     /// # Panics
-    /// Rows beyond the tensor's last.
+    /// If a row is beyond the tensor's last.
     pub fn read<'s>(&'s self, rows: Range<usize>, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
         match &self.bytes {
@@ -36,6 +38,7 @@ impl TensorRows<'_> {
                 decoder.rows(rows, scratch);
                 scratch
             }
+            // Row by row, because a part may skip rows. `row_scratch` is reused for all of them.
             RowBytes::Cut(cut, whole) => {
                 let mut row_scratch = Vec::new();
                 scratch.clear();
@@ -53,10 +56,10 @@ impl TensorRows<'_> {
         }
     }
 
-    /// The same, borrowed where the file holds them.
+    /// Like [`read`](Self::read), without `scratch`.
     ///
     /// # Panics
-    /// As [`read`](Self::read).
+    /// Like [`read`](Self::read).
     pub fn bytes(&self, rows: Range<usize>) -> Cow<'_, [u8]> {
         let bytes = rows.start * self.row_bytes..rows.end * self.row_bytes;
         match &self.bytes {
@@ -82,10 +85,11 @@ impl RowSource for TensorRows<'_> {
 }
 
 impl Checkpoint {
-    /// The rows of the tensor of this name, which lies in row-major order.
+    /// The rows of the tensor of this name, which must be in row-major order.
     ///
     /// # Errors
-    /// A 4-bit weight whose zero points, order of inputs or scales are not as they must be.
+    /// A 4-bit weight with invalid zero points, order of inputs or scales; a tensor of a missing
+    /// file.
     pub fn rows(&self, name: &str) -> Result<Option<TensorRows<'_>>, FormatError> {
         self.info(name).map(|info| self.rows_of(info)).transpose()
     }
@@ -104,11 +108,14 @@ impl Checkpoint {
                 let cut = &self.cuts[index];
                 RowBytes::Cut(cut, Box::new(self.rows_of(&cut.whole)?))
             }
+            // A source may itself be assembled or derived. The recursion ends, because sources
+            // exist before the tensors that are derived from them.
             TensorLocation::Derived(index) => {
                 let DerivedSource { from, rows } = &self.derived[index];
                 RowBytes::Derived(&**rows, Box::new(self.rows_of(from)?))
             }
         };
+        // A tensor with a dimension of 0 has no rows.
         let row_bytes = info.bytes.checked_div(info.rows()).unwrap_or(0);
         Ok(TensorRows { row_bytes, bytes })
     }

@@ -1,11 +1,11 @@
-//! Scales that a file stores in tensors of their own, and what each of them multiplies.
+//! Scales in tensors of their own, and the part of a weight that each scale multiplies.
 
 use crate::checkpoint::Checkpoint;
 use crate::error::{FormatError, FourBitError};
 use half::{bf16, f16};
 use latent_types::TensorType;
 
-/// What each scale of a weight multiplies.
+/// The part of a weight that each scale multiplies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ScaleGrid {
     /// A whole matrix, or all of them.
@@ -17,8 +17,8 @@ pub enum ScaleGrid {
 }
 
 impl ScaleGrid {
-    /// The grid of scales of `shape` for `matrices`, rows and columns, where FP8 matrices have a scale for each `block`; none if the shape fits no
-    /// grid. Shapes are told apart by their sides, since a column of blocks may have as many scales as there are rows.
+    /// The grid of scales of `shape` for a weight of matrices, rows and columns. FP8 matrices have
+    /// a scale for each `block`. `None` if the shape fits no grid.
     pub fn of(
         shape: &[usize],
         [matrices, rows, cols]: [usize; 3],
@@ -28,9 +28,11 @@ impl ScaleGrid {
         if count == 1 || (matrices > 1 && count == matrices) {
             return Some(ScaleGrid::Matrix);
         }
+        // Sides are compared, not counts: a row of blocks may have as many scales as the matrix has
+        // rows ([1, 32] for 32 × 4096).
         let (down, across) = (rows.div_ceil(block.0.max(1)), cols.div_ceil(block.1.max(1)));
-        // ModelOpt writes blocks as [down, 1, across, 1]
         let sides = match *shape {
+            // ModelOpt's shape of blocks.
             [down, 1, across, 1] => [down, across],
             [.., down, across] => [down, across],
             [rows] => [rows, 1],
@@ -52,7 +54,7 @@ impl ScaleGrid {
         }
     }
 
-    /// The shape of scales as a checkpoint shows them.
+    /// The shape of the scales in a checkpoint.
     pub(crate) fn shape(self, [matrices, rows, cols]: [usize; 3]) -> Vec<usize> {
         let sides = match self {
             ScaleGrid::Matrix => return vec![matrices],
@@ -66,16 +68,17 @@ impl ScaleGrid {
 /// The scales of a weight.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScaleTable {
-    /// The scales, row by row, matrix after matrix; of [`ScaleGrid::Matrix`] one for each matrix.
+    /// The scales in row-major order of each matrix; for [`ScaleGrid::Matrix`] one per matrix.
     pub numbers: Vec<f32>,
     pub grid: ScaleGrid,
 }
 
 impl Checkpoint {
-    /// The scales in the tensor `name`, which multiply a weight of type `ty` and these matrices, rows and columns; none if the file lacks it.
+    /// The scales in the tensor `name` of a weight of type `ty` with the given matrices, rows and
+    /// columns; `None` if the tensor is missing.
     ///
     /// # Errors
-    /// Scales of another type or number than the weight needs, and such as are infinite or no numbers.
+    /// Scales of an unexpected type or number; infinite or NaN scales.
     pub fn scales(
         &self,
         name: &str,
@@ -90,7 +93,7 @@ impl Checkpoint {
         let Some(rows) = self.rows(name)? else { return Ok(None) };
         let block = self.fp8_block()?;
         let grid = ScaleGrid::of(&info.shape, weight, block);
-        // other formats have one for each matrix, or one for all of them
+        // Other formats have one factor for each matrix, or one for all.
         let grid = grid.or((ty != TensorType::F8_E4M3).then_some(ScaleGrid::Matrix)).ok_or_else(|| {
             let [matrices, rows, cols] = weight;
             set(format!(
@@ -106,6 +109,7 @@ impl Checkpoint {
             let error = FourBitError::Scale { tensor, index, found, expected: "a finite number" };
             return Err(FormatError::FourBit { path: self.path.clone(), error: Box::new(error) });
         }
+        // One scale for all matrices is repeated, because callers index by matrix.
         if grid == ScaleGrid::Matrix && numbers.len() != weight[0] {
             numbers = vec![numbers.first().copied().unwrap_or(1.0); weight[0]];
         }
@@ -113,7 +117,7 @@ impl Checkpoint {
     }
 }
 
-/// The elements of a tensor of scales; none of another type. Those of 16 bits widen exactly.
+/// The elements of a tensor of scales; `None` for other types. Widening of 16-bit types is exact.
 fn decode(ty: TensorType, bytes: &[u8]) -> Option<Vec<f32>> {
     let half = |bytes: &[u8]| u16::from_le_bytes([bytes[0], bytes[1]]);
     Some(match ty {
@@ -133,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grids_are_told_by_the_sides_of_the_scales() {
+    fn grids_follow_from_the_shape_of_the_scales() {
         let grid = |shape: &[usize], weight| ScaleGrid::of(shape, weight, (128, 128));
         let blocks = Some(ScaleGrid::Blocks { rows: 128, cols: 128 });
         let (plain, stacked) = ([1, 256, 384], [4, 256, 384]);
@@ -147,7 +151,7 @@ mod tests {
         assert_eq!(grid(&[4, 1, 1], stacked), Some(ScaleGrid::Matrix));
         assert_eq!(grid(&[4, 256, 1], stacked), Some(ScaleGrid::Rows));
         assert_eq!(grid(&[4, 2, 3], stacked), blocks);
-        // as many blocks as rows
+        // As many blocks as rows.
         assert_eq!(grid(&[1, 32], [1, 32, 4096]), blocks);
         assert_eq!(grid(&[32, 1], [1, 32, 4096]), Some(ScaleGrid::Rows));
         for shape in [&[3, 2][..], &[255], &[384, 1], &[2, 3, 1], &[usize::MAX, 2], &[0]] {

@@ -1,4 +1,5 @@
-//! SHA-256 (FIPS 180-4), for names of cached blocks and tokenizers. A dependency for it would bring seven crates into every program.
+//! SHA-256 (FIPS 180-4), for names of cached blocks and tokenizers. A dependency would bring seven
+//! crates into every program.
 
 /// The first 32 bits of the fractional parts of the cube roots of the first 64 primes.
 const ROUND: [u32; 64] = [
@@ -12,14 +13,14 @@ const ROUND: [u32; 64] = [
     0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
 ];
 
-/// Those of the square roots of the first eight.
+/// The first 32 bits of the fractional parts of the square roots of the first eight primes.
 const START: [u32; 8] =
     [0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19];
 
 /// Bytes of a block.
 const BLOCK: usize = 64;
 
-/// A hash of bytes that come one part after another.
+/// An incremental hash.
 ///
 /// ```
 /// use latent_formats::Sha256;
@@ -31,7 +32,7 @@ const BLOCK: usize = 64;
 #[derive(Clone)]
 pub struct Sha256 {
     state: [u32; 8],
-    /// Bytes of the block that is not full yet.
+    /// The incomplete last block.
     rest: [u8; BLOCK],
     filled: usize,
     bytes: u64,
@@ -79,9 +80,10 @@ impl Sha256 {
 
     /// The hash.
     pub fn finalize(mut self) -> [u8; 32] {
+        // Taken first, because the padding below goes through `update`.
         let bits = self.bytes.wrapping_mul(8);
         self.update([0x80]);
-        // the length takes the last eight bytes of a block
+        // The length in bits occupies the last eight bytes of a block.
         let zeros = (2 * BLOCK - 8 - self.filled) % BLOCK;
         self.update(&[0; BLOCK][..zeros]);
         self.update(bits.to_be_bytes());

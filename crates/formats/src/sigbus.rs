@@ -1,15 +1,18 @@
-//! A handler of SIGBUS that names the file when a page of a mapped file has vanished.
+//! A SIGBUS handler that names the file if a page of a mapped file has vanished.
 //!
-//! Signal handlers belong to the whole process, so that a library must not install one by itself: maps are noted in a table, which costs a few
-//! stores per file, and the program decides with [`install_sigbus_handler`].
+//! Signal handlers belong to the whole process, so a library must not install one by itself. Maps
+//! are always entered in a table, which costs a few stores per file. The program decides with
+//! [`install_sigbus_handler`].
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// Maps watched at once; further ones work without the message.
+// A signal handler must not allocate or take locks. So the table has a fixed size, messages are
+// formatted when a file is mapped, and all fields are atomic.
+/// Maximum number of watched maps. Further ones work without the message.
 const MAX_MAPS: usize = 1024;
 
-/// Bytes of a message; of a longer path, the end is kept.
+/// Bytes of a message. Of a longer path, the end is kept.
 const MESSAGE: usize = 512;
 
 /// A watched map. An entry is free while `start` is 0.
@@ -33,7 +36,8 @@ static WATCHED: [WatchedMap; MAX_MAPS] = [const {
 pub(crate) fn watch(path: &Path, start: usize, len: usize) {
     let text = message(path);
     for entry in &WATCHED {
-        // claimed with an address that no map has, so that the handler never reads half an entry
+        // Claim the entry with an address that no map has. The real address is stored last, so the
+        // handler never reads a half-written entry.
         if entry.start.compare_exchange(0, usize::MAX, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
             for (to, from) in entry.message.iter().zip(text.bytes()) {
                 to.store(from, Ordering::Relaxed);
@@ -55,7 +59,7 @@ fn message(path: &Path) -> String {
     format!("error: {}{}{what}", if from > 0 { "…" } else { "" }, &path[from..])
 }
 
-/// Takes a map out of the table.
+/// Removes a map from the table.
 pub(crate) fn forget(start: usize) {
     for entry in &WATCHED {
         if entry.start.load(Ordering::SeqCst) == start {
@@ -67,10 +71,11 @@ pub(crate) fn forget(start: usize) {
 
 /// Installs a handler of SIGBUS for the whole process, once, on Unix.
 ///
-/// When a mapped model file shrinks or its storage fails, reading the vanished page raises SIGBUS, which ends the process without a word. The
-/// handler then prints an error that names the file, removes unfinished output files, and exits with code 1. Other SIGBUS go to the
-/// handler that was there before. Nothing in this crate calls it: a program does at its start, a library leaves it to its caller. Elsewhere
-/// than on Unix it does nothing.
+/// When a mapped model file shrinks or its storage fails, reading the vanished page raises SIGBUS,
+/// which ends the process without a message. The handler prints an error that names the file,
+/// removes unfinished output files, and exits with code 1. It forwards SIGBUS of other memory to
+/// the previous handler. Programs call this at their start; libraries leave it to their caller. It
+/// does nothing on other systems than Unix.
 pub fn install_sigbus_handler() {
     #[cfg(unix)]
     handler::install();
@@ -82,7 +87,7 @@ mod handler {
     use std::sync::Once;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// What handled SIGBUS before: the address of a handler, or SIG_DFL, or SIG_IGN.
+    /// The previous handler of SIGBUS: an address, SIG_DFL or SIG_IGN.
     static PREVIOUS: AtomicUsize = AtomicUsize::new(0);
 
     /// Installs the handler, once per process.
@@ -126,7 +131,7 @@ mod handler {
                 }
             }
         }
-        // not one of our maps: the previous handler, or the default
+        // The address is in no watched map, so the fault is not ours.
         let previous = PREVIOUS.load(Ordering::SeqCst);
         // SAFETY: a handler stored by sigaction is called as the system would call it (one of the older kind ignores all but the first
         // argument); otherwise the default is restored, and the signal, raised again, ends the process.

@@ -1,5 +1,5 @@
-//! Guesses the type of a file that is not a model: often a download page, a Git LFS pointer or a
-//! pickle.
+//! Guesses the type of a file that is not a model, for its error message. Often it is a web page, a
+//! Git LFS pointer or a pickle.
 
 use std::path::Path;
 
@@ -14,12 +14,15 @@ pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     }
     let pickled =
         ["bin", "pt", "pth", "pkl", "ckpt"].iter().any(|end| path.extension().is_some_and(|e| e == *end));
+    // PyTorch writes pickles in ZIP archives, before version 1.6 without. 0x80 is pickle's opcode
+    // PROTO.
     if pickled || start.starts_with(b"PK\x03\x04") || matches!(start, [0x80, 2..=5, ..]) {
         return PICKLE.into();
     }
     if start.starts_with(b"FUGG") {
         return "it is a big-endian GGUF file; convert it to little-endian".into();
     }
+    // "ggml", "ggmf", "ggjt" and "ggla" as little-endian numbers.
     if [b"lmgg", b"fmgg", b"tjgg", b"algg"].iter().any(|magic| start.starts_with(*magic)) {
         return "it is a GGML file, from before GGUF; convert the original model to GGUF".into();
     }
@@ -31,7 +34,7 @@ pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     format!("its first bytes are {first:02x?}; Latent reads .gguf files and folders of .safetensors")
 }
 
-/// Something that a failed download leaves in place of a file, whatever the file should have been.
+/// Recognizes what a failed download leaves instead of a file of any type.
 pub(crate) fn known_non_model(start: &[u8]) -> Option<&'static str> {
     let text = String::from_utf8_lossy(&start[..start.len().min(512)]).trim_start().to_ascii_lowercase();
     if text.starts_with("version https://git-lfs") {
@@ -43,9 +46,7 @@ pub(crate) fn known_non_model(start: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Why files of no bytes are refused.
 pub(crate) const EMPTY: &str = "the file is empty; download it again";
 
-/// Why pickles are refused.
 pub(crate) const PICKLE: &str = "it looks like a PyTorch pickle, which can run any program when it is read; \
      Latent does not read pickles: convert the model to safetensors or GGUF";

@@ -1,7 +1,9 @@
-//! Other spellings of the tensors of Kimi-Linear and Ling-3.0, put into that of their published files.
+//! Tensors of Kimi-Linear and Ling-3.0 under other names, which are converted to those of the
+//! published files.
 //!
-//! Transformers and vLLM join the convolutions of queries, keys and values into one, and folders are saved in that form too. A joined tensor has the
-//! rows of its three one after another, so that each is a range of its bytes.
+//! Transformers and vLLM join the convolutions of queries, keys and values, and may save folders in
+//! that form. A joined tensor has the rows of its three parts one after another, so each part is a
+//! range of its bytes.
 
 use crate::builder::by_name;
 use crate::checkpoint::{Checkpoint, CheckpointSource};
@@ -11,14 +13,14 @@ use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::collections::HashSet;
 
-/// Of a `model_type` and the beginning of its class: the names of published files.
+/// `model_type`, prefix of the class's name, and the names of the published files.
 const FAMILIES: [(&str, &str, NameReplacements); 2] =
     [("bailing_hybrid", "Bailing", BAILING_NAMES), ("kimi_linear", "KimiLinear", KIMI_LINEAR_NAMES)];
 
-/// A module of Transformers that published files do not have.
+/// A module in Transformers that the published files lack.
 const FORGET_GATE: &str = ".forget_gate.";
 
-/// Joined tensors, and the three that follow one another in each.
+/// Joined tensors and their three parts.
 const JOINED: [(&str, [&str; 3]); 4] = [
     (".qkv_conv1d.weight", [".q_conv1d.weight", ".k_conv1d.weight", ".v_conv1d.weight"]),
     (".conv1d.weight", [".q_conv1d.weight", ".k_conv1d.weight", ".v_conv1d.weight"]),
@@ -29,16 +31,15 @@ const JOINED: [(&str, [&str; 3]); 4] = [
 /// Names of a family's tensors.
 pub(crate) struct Spelling(NameReplacements);
 
-/// What a tensor is called in published files.
+/// The name of a tensor in published files.
 pub(crate) enum PublishedName {
-    /// The whole of it.
     Whole(String),
-    /// The thirds of its rows.
+    /// Names of the thirds of its rows.
     Thirds([String; 3]),
 }
 
 impl Spelling {
-    /// That of the family that config.json names; none of other families.
+    /// The names of the family in config.json; `None` for other families.
     pub(crate) fn of(config: &Map<String, Value>) -> Option<Spelling> {
         let ty = config.get("model_type").and_then(Value::as_str);
         let class = config.get("architectures").and_then(|names| names.get(0)).and_then(Value::as_str);
@@ -51,6 +52,7 @@ impl Spelling {
     pub(crate) fn published(&self, name: &str, ty: TensorType, shape: &[usize]) -> PublishedName {
         let name =
             self.0.iter().fold(name.replace(FORGET_GATE, "."), |name, (from, to)| name.replace(from, to));
+        // Quantized weights have scales, which would have to be split too.
         let splits = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16)
             && shape.first().is_some_and(|rows| *rows > 0 && rows.is_multiple_of(3));
         let joined = JOINED.iter().find_map(|(end, ends)| Some((name.strip_suffix(end)?, ends)));
@@ -61,7 +63,8 @@ impl Spelling {
     }
 }
 
-/// Gives the tensors of a folder their published names. A name that the folder has already stays with its tensor.
+/// Gives the tensors of a folder their published names. A name that is in use already is not given
+/// again.
 pub(crate) fn respell(checkpoint: &mut Checkpoint) {
     let CheckpointSource::HuggingFace(source) = checkpoint.source() else { return };
     let Some(spelling) = Spelling::of(&source.config) else { return };

@@ -1,4 +1,4 @@
-//! A tensor of a checkpoint: what it is called, what it looks like, where its bytes come from.
+//! Tensors of a checkpoint: name, type, shape and location.
 
 use latent_types::TensorType;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 /// A tensor of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// Its name in the file.
+    /// The name in the file.
     pub name: String,
     /// Type of its elements.
     pub ty: TensorType,
@@ -14,34 +14,31 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Bytes of its rows.
     pub bytes: usize,
-    /// Rows per matrix, if it is stored in tiles of sixteen rows (in packed files); none in row-major order.
+    /// Rows per matrix if it is stored in tiles of sixteen rows (packed files); `None` for
+    /// row-major order.
     pub tile_rows: Option<usize>,
     pub(crate) place: TensorLocation,
 }
 
-/// Where the bytes of a tensor come from.
+/// Location of a tensor's bytes. The numbers index lists of the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TensorLocation {
-    /// They are in one of the files, from this byte on.
-    File {
-        /// Which of the checkpoint's files.
-        file: usize,
-        /// The first byte in that file.
-        start: usize,
-    },
-    /// Rows of a 4-bit weight, put together while they are read.
+    /// In a file, from the byte `start` on.
+    File { file: usize, start: usize },
+    /// A 4-bit weight, whose rows are assembled while they are read.
     FourBit(usize),
-    /// The factor of such a weight.
+    /// The factor of a 4-bit weight.
     Factor(usize),
-    /// A part of a tensor that does not lie in one piece.
+    /// A part of a tensor that is not contiguous.
     Cut(usize),
-    /// Computed from another tensor while they are read.
+    /// Computed from another tensor while rows are read.
     Derived(usize),
-    /// They are in a file that is not here.
+    /// In a missing file.
     Absent,
 }
 
-/// Which part of a tensor there is: of some of its matrices some rows, and of these some bytes.
+/// A part of a tensor that is not contiguous: some rows of some matrices, and some bytes of each
+/// row.
 #[derive(Clone, Debug)]
 pub(crate) struct TensorCut {
     pub(crate) whole: TensorInfo,
@@ -55,7 +52,7 @@ pub(crate) struct TensorCut {
 }
 
 impl TensorCut {
-    /// The row of the whole tensor that row `row` of the part is of.
+    /// The row of the whole tensor for a row of the part.
     pub(crate) fn row(&self, row: usize) -> usize {
         let (matrix, within) = (row / self.rows.len(), row % self.rows.len());
         (self.first_matrix + matrix) * self.matrix_rows + self.rows.start + within
@@ -63,13 +60,15 @@ impl TensorCut {
 }
 
 impl TensorInfo {
-    /// Whether the file holds its bytes as they are; otherwise only [`Checkpoint::rows`](crate::Checkpoint::rows) gives them.
+    /// Whether a file stores its bytes. Otherwise only
+    /// [`Checkpoint::rows`](crate::Checkpoint::rows) reads them.
     pub fn is_stored(&self) -> bool {
         matches!(self.place, TensorLocation::File { .. })
     }
 
-    /// Rows: the product of all dimensions but the last.
+    /// Number of rows: the product of all dimensions but the last.
     pub fn rows(&self) -> usize {
+        // Cannot overflow: headers with such a product are rejected.
         self.shape.iter().rev().skip(1).product()
     }
 }

@@ -1,4 +1,5 @@
-//! Quantized weights of model folders other than those of four bits: FP8 with its scales, and the names of what is not read.
+//! Quantized weights of model folders other than 4-bit ones: FP8 with its scales, and errors for
+//! unsupported formats.
 
 use crate::error::{FormatError, FourBitError};
 use crate::folder::HfSource;
@@ -9,11 +10,12 @@ use latent_types::TensorType;
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// What is read, for messages.
+/// The supported formats, for messages.
 const READ: &str = "Latent reads FP8 with one scale per tensor, per output or per block of weight_block_size, NVFP4, and GPTQ, AWQ and \
      compressed-tensors of 4 bits; use a checkpoint of one of these kinds, or the original one";
 
-/// The scales of all FP8 weights. Refuses weights whose format is not read, and FP8 weights whose scales are missing or do not fit.
+/// The scales of all FP8 weights. Rejects weights of unsupported formats, and FP8 weights with
+/// missing or wrong scales.
 pub(crate) fn fp8_scales<'a>(
     folder: &Path,
     source: &HfSource,
@@ -21,6 +23,8 @@ pub(crate) fn fp8_scales<'a>(
     find: &TensorLookup<'a>,
 ) -> Result<Vec<Fp8Scales>, FormatError> {
     let path = || folder.to_owned();
+    // The reason from config.json is more exact than one from shapes. It is reported only if the
+    // folder has quantized tensors.
     let (mut all, mut announced) = (Vec::new(), announced(source));
     for tensor in tensors {
         let damage = match tensor.ty {
@@ -37,6 +41,7 @@ pub(crate) fn fp8_scales<'a>(
                     Err(problem) => Some(problem),
                 }
             }
+            // Integers as weights are of an unsupported format, such as bitsandbytes.
             TensorType::I8 if tensor.name.ends_with(".weight") => None,
             _ => continue,
         };
@@ -49,7 +54,8 @@ pub(crate) fn fp8_scales<'a>(
     Ok(all)
 }
 
-/// The error of packed weights that do not fit together: if config.json announces a format that is not read, they are of that.
+/// The error for packed weights whose tensors do not fit together. If config.json announces an
+/// unsupported format, that is the reason.
 pub(crate) fn of_packed(folder: &Path, source: &HfSource, error: FourBitError) -> FormatError {
     let path = folder.to_owned();
     match announced(source) {
@@ -58,10 +64,11 @@ pub(crate) fn of_packed(folder: &Path, source: &HfSource, error: FourBitError) -
     }
 }
 
-/// The type that most weights of a folder are shown as, by its config.json alone; none if they are not quantized.
+/// The type of most weights of a folder, by its config.json alone; `None` if they are not
+/// quantized.
 ///
 /// # Errors
-/// The reason why such weights are not read, as opening the folder gives it.
+/// The reason why the weights are not supported, as when the folder is opened.
 pub fn announced_type(source: &HfSource) -> Result<Option<TensorType>, String> {
     if let Some(problem) = announced(source) {
         return Err(problem);
@@ -80,7 +87,8 @@ fn method(source: &HfSource) -> Option<String> {
     source.quantization_config()?.get("quant_method")?.as_str().map(str::to_ascii_lowercase)
 }
 
-/// The format that config.json announces, as the reason why it is not read; none if it is read, or if config.json announces none.
+/// The reason why the format that config.json announces is not supported; `None` if it is
+/// supported, or if config.json announces none.
 fn announced(source: &HfSource) -> Option<String> {
     let keys = source.quantization_config()?;
     match method(source)?.as_str() {
@@ -93,14 +101,15 @@ fn announced(source: &HfSource) -> Option<String> {
 /// Values of `quant_method` that mean FP8.
 const FP8_METHODS: [&str; 2] = ["fp8", "fbgemm_fp8"];
 
-/// `fmt`: E4M3 where it is missing.
+/// `fmt`, by default E4M3.
 fn format_of(keys: &Map<String, Value>) -> String {
     keys.get("fmt").and_then(Value::as_str).unwrap_or("e4m3").to_ascii_lowercase()
 }
 
-/// A key as a message shows it.
+/// A key and its value, for a message.
 fn stated(keys: &Map<String, Value>, key: &str) -> String {
     let value = keys.get(key).unwrap_or(&Value::Null).to_string();
+    // A value of a file may have any length.
     format!("quantization_config: {key} is {}", value.chars().take(80).collect::<String>())
 }
 
@@ -110,7 +119,8 @@ fn announced_fp8(keys: &Map<String, Value>) -> Option<String> {
     (!known).then(|| refused(&format!("FP8 of {}", format.to_ascii_uppercase()), &stated(keys, "fmt")))
 }
 
-/// Weights of compressed-tensors other than those of four bits.
+/// The reason why weights of compressed-tensors are not supported. 4-bit weights are checked
+/// elsewhere.
 fn announced_kind(keys: &Map<String, Value>) -> Option<String> {
     let groups = keys.get("config_groups").and_then(Value::as_object)?;
     groups.values().find_map(|group| {
@@ -141,7 +151,7 @@ fn announced_kind(keys: &Map<String, Value>) -> Option<String> {
     })
 }
 
-/// Why a quantized tensor is not supported: its format, recognized by its companion tensors.
+/// The reason why a quantized tensor is not supported, by its companion tensors.
 fn named(tensor: &HeaderTensor<'_>, find: &TensorLookup<'_>) -> Option<String> {
     let name = tensor.name;
     let stem = name.strip_suffix(".weight").or_else(|| name.strip_suffix(".weight_scale")).unwrap_or(name);
@@ -162,7 +172,7 @@ fn named(tensor: &HeaderTensor<'_>, find: &TensorLookup<'_>) -> Option<String> {
     let kind = if fp8 { "FP8" } else { "8-bit integers" };
     let scales = match *scale.shape {
         _ if fp8 && !SCALE_TYPES.contains(&scale.ty) => format!("with scales of {}", scale.ty),
-        // of blocks, or damaged
+        // Scales of blocks. The error is about their shape, not about the format.
         _ if fp8 && scale.name.ends_with("_inv") => return None,
         [outputs] | [outputs, 1] if !fp8 && outputs > 1 && tensor.shape.first() == Some(&outputs) => {
             "with one scale per output".to_owned()

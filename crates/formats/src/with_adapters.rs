@@ -1,4 +1,4 @@
-//! A checkpoint with adapters: their matrices are tensors in addition to those of the model.
+//! A checkpoint with adapters, whose matrices are added to the model's tensors.
 
 use crate::adapter::AdapterFile;
 use crate::attached::{AttachedAdapter, AttachedPair};
@@ -11,16 +11,18 @@ use crate::tensor::TensorLocation;
 use std::sync::Arc;
 
 impl Checkpoint {
-    /// The adapters of the model, in the order in which they were given.
+    /// The adapters in the order of [`with_adapters`](Self::with_adapters).
     pub fn adapters(&self) -> &[AttachedAdapter] {
         &self.adapters
     }
 
-    /// The same model with adapters, each with the scale of sequences that say no other. Its fingerprint depends on all bytes of the adapters
-    /// and on the scales, so that cached rows of one are not rows of the other.
+    /// The same model with adapters and their default scales. The fingerprint depends on all bytes
+    /// of the adapters and on the scales, so that cached rows of one model are not used for the
+    /// other.
     ///
     /// # Errors
-    /// [`FormatError::Adapter`] for an adapter of another architecture, and for a scale that is not finite.
+    /// [`FormatError::Adapter`] for an adapter of another architecture, and for a scale that is not
+    /// finite.
     pub fn with_adapters(mut self, adapters: Vec<(AdapterFile, f32)>) -> Result<Checkpoint, FormatError> {
         if adapters.is_empty() {
             return Ok(self);
@@ -44,6 +46,7 @@ impl Checkpoint {
                     if let TensorLocation::File { start, .. } = info.place {
                         info.place = TensorLocation::File { file, start };
                     }
+                    // Adapters for the same module have tensors with the same names.
                     info.name = format!("{ADAPTER_PREFIX}{number}.{}", info.name);
                     let name = info.name.clone();
                     self.tensors.push(info);
@@ -63,6 +66,7 @@ impl Checkpoint {
         if !scale.is_finite() {
             return Err(FormatError::adapter(adapter.path(), AdapterError::Scale(scale)));
         }
+        // PEFT folders do not state an architecture. Then only names and shapes can be compared.
         let CheckpointSource::Gguf(source) = self.source() else { return Ok(()) };
         let base = source.metadata.str("general.architecture")?;
         match (&adapter.architecture, base) {
@@ -75,5 +79,5 @@ impl Checkpoint {
     }
 }
 
-/// What the names of an adapter's matrices begin with in a checkpoint.
+/// Prefix of an adapter's matrices in a checkpoint.
 const ADAPTER_PREFIX: &str = "adapter.";

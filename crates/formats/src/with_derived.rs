@@ -1,4 +1,4 @@
-//! A checkpoint with derived tensors in addition to those of its files.
+//! A checkpoint with derived tensors, which are added to those of its files.
 
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
@@ -9,14 +9,16 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 impl Checkpoint {
-    /// The same model with derived tensors in addition, each of them in place of a tensor of its name. No byte is read.
+    /// The same model with derived tensors. Each replaces a tensor of its name. No data are read.
     ///
     /// # Errors
-    /// [`FormatError::Derived`] for a source that the model lacks, and for a shape that is not whole blocks of its type.
+    /// [`FormatError::Derived`] for a missing source, and for a shape that is not whole blocks of
+    /// its type.
     pub fn with_derived(&self, derived: Vec<DerivedTensor>) -> Result<Checkpoint, FormatError> {
         let replaced: HashSet<&str> = derived.iter().map(|tensor| tensor.name.as_str()).collect();
         let kept = self.tensors.iter().filter(|info| !replaced.contains(info.name.as_str()));
         let mut tensors: Vec<TensorInfo> = kept.cloned().collect();
+        // It borrows `derived`, which the loop consumes.
         drop(replaced);
         let mut sources = self.derived.to_vec();
         for DerivedTensor { name, ty, shape, from, rows } in derived {

@@ -1,6 +1,7 @@
-//! Opening a file takes at most 4 × the bytes of its metadata + 64 MB, whatever it claims; writing one takes next to nothing.
+//! Memory of opening a file: at most 4 × the bytes of its metadata + 64 MB, whatever the file
+//! claims. Writing needs almost none.
 //!
-//! One test in a program of its own: the allocator counts what every thread takes.
+//! A separate program with one test, because the allocator counts all threads.
 #![allow(clippy::print_stdout, reason = "what was counted")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -34,12 +35,13 @@ unsafe impl GlobalAlloc for PeakHeapCounter {
     }
 }
 
-// `realloc` is the trait's own: allocate, copy, free. It counts old and new together, as the worst case of a real one does.
+// `realloc` is the trait's own: allocate, copy, free. It counts old and new together, as the worst
+// case of a real one does.
 
 #[global_allocator]
 static ALLOCATOR: PeakHeapCounter = PeakHeapCounter;
 
-/// The largest number of bytes that were in use at once in `f`, beyond those before.
+/// The peak of bytes in use during `f`, less those in use before.
 fn peak<T>(f: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(SeqCst);
     PEAK.store(before, SeqCst);
@@ -47,7 +49,8 @@ fn peak<T>(f: impl FnOnce() -> T) -> (T, usize) {
     (result, PEAK.load(SeqCst) - before)
 }
 
-/// Opens the model at `path` and holds the peak against the limit; the bytes of metadata are given.
+/// Opens the model at `path`, which has `metadata` bytes of metadata, and checks the peak against
+/// the limit.
 fn check(what: &str, path: &Path, metadata: usize, opens: bool) {
     let (result, peak) = peak(|| Checkpoint::open(path));
     let limit = 4 * metadata + 64_000_000;
@@ -81,15 +84,15 @@ fn folder(what: &str, files: &[(&str, Vec<u8>)], opens: bool) {
 
 #[test]
 fn memory_stays_bounded() {
-    gguf_vocabularies_and_lies();
+    large_vocabularies_and_false_counts_in_gguf();
     gguf_lists();
     gguf_shards();
     folders_of_many_tensors();
-    folders_of_greedy_json();
+    folders_with_oversized_json();
     writers_stream();
 }
 
-fn gguf_vocabularies_and_lies() {
+fn large_vocabularies_and_false_counts_in_gguf() {
     let tokens: Vec<u8> = (0..250_000).flat_map(|i| string(&format!("token{i}"))).collect();
     let file = RawGguf::valid().with_key("tokenizer.ggml.tokens", ARRAY, &array(STRING, 250_000, &tokens));
     gguf("250 000 tokens", &file, true);
@@ -97,7 +100,7 @@ fn gguf_vocabularies_and_lies() {
     gguf("a string that lies", &RawGguf::valid().with_key("x", STRING, &(4u64 << 20).to_le_bytes()), false);
     gguf("tensors that lie", &RawGguf { tensor_count: Some(1 << 16), ..RawGguf::valid() }, false);
     gguf("keys that lie", &RawGguf { key_count: Some(1 << 14), ..RawGguf::valid() }, false);
-    // invalid UTF-8 grows threefold when it is replaced
+    // Invalid UTF-8 grows threefold, because U+FFFD has three bytes.
     let broken = [&(4u64 << 20).to_le_bytes()[..], &[0xff; 4 << 20]].concat();
     let file = (0..16).fold(RawGguf::valid(), |file, i| file.with_key(&format!("k{i}"), STRING, &broken));
     gguf("64 MB of invalid UTF-8", &file, true);
@@ -160,7 +163,7 @@ fn folders_of_many_tensors() {
     folder("a header that lies", &[config, ("model.safetensors", lie)], false);
 }
 
-fn folders_of_greedy_json() {
+fn folders_with_oversized_json() {
     let weights = ("model.safetensors", safetensors("{}", 0));
     let numbers = |count: usize| format!("{{\"a\":[{}1]}}", "1,".repeat(count)).into_bytes();
     let objects: Vec<String> = (0..40_000).map(|_| r#"{"a":1}"#.to_owned()).collect();

@@ -1,4 +1,4 @@
-//! What a reader brings into the page cache goes again, and nothing else.
+//! Releasing evicts the pages that reading brought into the page cache, and no other pages.
 #![cfg(target_os = "linux")]
 
 use latent_formats::Checkpoint;
@@ -10,7 +10,8 @@ use std::path::Path;
 const ROWS: usize = 2048;
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
-/// Three tensors of 8 MB on the disk, none of it in memory; none where the file system cannot do that.
+/// Three tensors of 8 MB on disk, without resident pages; `None` if the file system cannot evict
+/// pages.
 fn cold(path: &Path) -> Option<Checkpoint> {
     let mut writer = Writer::new();
     writer.key("general.architecture", WriterValue::String("deepseek2".into()));
@@ -25,26 +26,26 @@ fn cold(path: &Path) -> Option<Checkpoint> {
     NAMES.iter().for_each(|name| checkpoint.release(name, 0..usize::MAX, &nothing));
     checkpoint.release_rest(&nothing);
     let now = checkpoint.resident_pages();
-    // a file system in memory gives nothing back
+    // tmpfs does not evict pages.
     let cold = NAMES.iter().all(|name| !checkpoint.was_resident(name, 4 << 20..5 << 20, &now));
     cold.then_some(checkpoint)
 }
 
-/// Whether each piece of 64 KB of each tensor is in memory.
+/// Whether each piece of 64 KB of each tensor is resident.
 fn state(checkpoint: &Checkpoint) -> Vec<bool> {
     let now = checkpoint.resident_pages();
     let pieces = NAMES.iter().flat_map(|name| (0..128).map(move |i| (name, i << 16..(i + 1) << 16)));
     pieces.map(|(name, part)| checkpoint.was_resident(name, part, &now)).collect()
 }
 
-/// What the page cache holds of each piece of 64 KB.
+/// Whether each piece of 64 KB is resident.
 #[derive(Debug)]
 struct ResidencyStates {
-    /// After somebody else has read one tensor.
+    /// After another process would have read one tensor.
     before: Vec<bool>,
-    /// After all were read and released.
+    /// After all tensors were read and released.
     after: Vec<bool>,
-    /// After all were read again.
+    /// After all tensors were read again.
     again: Vec<bool>,
 }
 
@@ -57,7 +58,7 @@ impl ResidencyStates {
         let (staying, before) = (checkpoint.resident_pages(), state(checkpoint));
         for name in NAMES {
             read(name);
-            // in parts, as packing does; parts need not end with pages
+            // In parts, like packing. Parts need not end at page boundaries.
             for part in 0..11 {
                 checkpoint.release(name, part * 777_777..(part + 1) * 777_777, &staying);
             }
@@ -65,7 +66,7 @@ impl ResidencyStates {
         }
         checkpoint.release_rest(&staying);
         let after = state(checkpoint);
-        // and everything can be read again
+        // All data can be read again.
         assert_eq!(NAMES.map(read), [0, 8 << 20, 16 << 20]);
         ResidencyStates { before, after, again: state(checkpoint) }
     }
@@ -76,9 +77,9 @@ impl ResidencyStates {
     }
 }
 
-/// The system may take any page out of its cache at any time, and a machine short of memory does: what is wrong must be so every time.
+/// The system may evict any page at any time, so the test fails only if all of its tries fail.
 #[test]
-fn reading_leaves_the_page_cache_as_it_was() {
+fn release_restores_the_state_of_the_page_cache() {
     let folder = tempfile::tempdir().unwrap();
     let mut last = None;
     for _ in 0..20 {
@@ -93,7 +94,7 @@ fn reading_leaves_the_page_cache_as_it_was() {
 }
 
 #[test]
-fn names_and_parts_that_do_not_exist_do_nothing() {
+fn unknown_names_and_parts_are_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let Some(checkpoint) = cold(&folder.path().join("model.gguf")) else { return };
     let before = checkpoint.resident_pages();

@@ -1,4 +1,4 @@
-//! A file that shrinks while it is mapped ends a program that wants it so with a message that names the file.
+//! If a mapped file shrinks, a program with the handler ends with a message that names the file.
 #![cfg(target_os = "linux")]
 #![allow(clippy::print_stderr, reason = "what the parent reads")]
 #![allow(unsafe_code, reason = "a map of the test's own")]
@@ -12,13 +12,13 @@ use support::*;
 
 const WHICH: &str = "LATENT_TEST_SIGBUS";
 
-/// Runs the test `child` of this program in a process of its own, in which `WHICH` is `which`.
+/// Runs the test `child` of this program in another process, with `WHICH` set to `which`.
 fn child_says(which: &str) -> Output {
     let program = std::env::current_exe().unwrap();
     Command::new(program).args(["child", "--exact", "--nocapture"]).env(WHICH, which).output().unwrap()
 }
 
-/// What the children do; nothing in the parent.
+/// The work of the child processes. The parent does nothing here.
 #[test]
 fn child() {
     match std::env::var(WHICH).as_deref() {
@@ -61,14 +61,15 @@ fn read_a_file_that_shrinks() {
     let _unfinished = OutputFile::create(&written.join("file")).unwrap();
     assert_eq!(std::fs::read_dir(&written).unwrap().count(), 1);
     eprintln!("written into: {}", written.display());
-    // the process ends without dropping anything
+    // The process will end without running destructors.
     drop(folder);
-    // the page is gone: this reads it
+    // Reads the page that no longer exists.
     std::hint::black_box(std::hint::black_box(data)[data.len() - 1]);
     unreachable!("the page was still there");
 }
 
-/// A map that is none of ours, made after one of ours was dropped, so that it likely lies at the same address.
+/// Reads a foreign map, which is created after a map of the library was dropped, so that it is
+/// likely at the same address.
 fn read_a_foreign_file_that_shrinks() {
     let folder = tempfile::tempdir().unwrap();
     let path = large_model(folder.path());
@@ -95,26 +96,26 @@ fn the_message_names_the_file() {
     let path = after("expected: ");
     let message = format!("error: {path}: the file has shrunk or its storage failed");
     assert!(text.contains(&message), "{text:?} lacks {message:?}");
-    // what was being written is gone: the folder can be removed, which is empty
+    // The unfinished file was removed, so its folder is empty and can be removed.
     std::fs::remove_dir(after("written into: ")).unwrap();
 }
 
 #[test]
-fn a_fault_elsewhere_goes_to_whoever_handled_it_before() {
+fn a_fault_in_a_foreign_map_goes_to_the_previous_handler() {
     let output = child_says("foreign");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(7), "{text}");
     assert!(!text.contains("has shrunk"), "{text}");
 }
 
-/// A library's user who has not asked for the handler has the system's behaviour.
+/// Without the handler, a program that uses the library has the system's behaviour.
 #[test]
-fn without_being_asked_nothing_handles_the_signal() {
+fn a_library_installs_no_handler_by_default() {
     let output = child_says("library");
     let text = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.signal(), Some(7), "{text}");
     assert!(!text.contains("has shrunk"), "{text}");
     let rest = text.split("written into: ").nth(1).expect("the child says its path");
-    // the killed child could not remove its folder
+    // The killed child could not remove its folder.
     std::fs::remove_dir_all(rest.lines().next().unwrap()).unwrap();
 }

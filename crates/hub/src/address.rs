@@ -1,4 +1,4 @@
-//! Web addresses: where one leads, and whether two belong to one host.
+//! Origins of web addresses, and resolution of redirects.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -13,7 +13,8 @@ pub(crate) struct ServerOrigin {
 }
 
 impl ServerOrigin {
-    /// That of an absolute address; none if it is not one of http or https, or holds a user.
+    /// The origin of an absolute address; `None` for schemes other than http and https, and for
+    /// addresses with a user.
     pub(crate) fn of(url: &str) -> Option<ServerOrigin> {
         let uri: Uri = url.parse().ok()?;
         let https = match uri.scheme_str()? {
@@ -22,6 +23,7 @@ impl ServerOrigin {
             _ => return None,
         };
         let authority = uri.authority()?;
+        // A user in an address would be shown in messages, and can disguise the host.
         if authority.as_str().contains('@') || authority.host().is_empty() {
             return None;
         }
@@ -29,7 +31,7 @@ impl ServerOrigin {
         Some(ServerOrigin { https, host: authority.host().to_ascii_lowercase(), port })
     }
 
-    /// Whether the connection cannot be intercepted, so that it may carry secrets.
+    /// Whether connections may carry secrets: https, or a connection to this machine.
     pub(crate) fn is_private(&self) -> bool {
         let bare = self.host.trim_matches(['[', ']']);
         let here = bare.parse::<IpAddr>().map_or(bare == "localhost", |ip| ip.is_loopback());
@@ -44,6 +46,7 @@ impl ServerOrigin {
         let host = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
         let whole = if to.is_empty() {
             return None;
+        // A scheme comes before any slash. Signed addresses contain `://` in their queries.
         } else if to.contains("://") && to.find("://") < to.find(['/', '?', '#']) {
             to.to_owned()
         } else if to.starts_with("//") {
@@ -57,6 +60,7 @@ impl ServerOrigin {
             format!("{scheme}://{host}{folder}/{to}")
         };
         let whole = whole.split('#').next().unwrap_or_default().to_owned();
+        // A redirect must not remove encryption.
         let there = ServerOrigin::of(&whole)?;
         (there.https || !self.https).then_some(whole)
     }

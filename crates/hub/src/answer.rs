@@ -6,25 +6,25 @@ use std::time::Duration;
 use ureq::Body;
 use ureq::http::HeaderMap;
 
-/// An answer with its headers.
+/// A response after all redirects.
 pub(crate) struct HubResponse {
     pub(crate) status: u16,
-    /// Those of the last answer.
     pub(crate) headers: HeaderMap,
     pub(crate) body: Body,
-    /// Where it came from, without the query, which may hold a signature.
+    /// The address without its query, which may contain a signature.
     pub(crate) from: String,
     /// Whether it came from the hub's own host.
     pub(crate) own: bool,
 }
 
-/// Why an attempt failed.
+/// The error of an attempt.
 pub(crate) enum AttemptError {
-    /// Another attempt would end the same.
+    /// Another attempt would fail too.
     Final(HubError),
     /// Another attempt may succeed, after the wait that the server asked for.
     Again(HubError, Option<Duration>),
-    /// The name of the host cannot be resolved. Without a network that stays so; during a download it may pass.
+    /// The host's name cannot be resolved. At the start there is probably no network; during a
+    /// download, the failure may be temporary.
     Unresolved(HubError),
 }
 
@@ -34,12 +34,12 @@ impl From<HubError> for AttemptError {
     }
 }
 
-/// A host that does not answer, or not as it should: another attempt may succeed.
+/// The error of a host that does not respond, or not correctly. Another attempt may succeed.
 pub(crate) fn unreachable(host: impl Into<String>, problem: impl Into<String>) -> AttemptError {
     AttemptError::Again(HubError::Unreachable { host: host.into(), problem: problem.into() }, None)
 }
 
-/// The fault that an error of a request is.
+/// Classifies an error of a request.
 pub(crate) fn fault(origin: &ServerOrigin, error: ureq::Error) -> AttemptError {
     let host = origin.to_string();
     let tls = |error: &std::io::Error| error.get_ref().is_some_and(|inner| inner.is::<rustls::Error>());
@@ -59,25 +59,28 @@ pub(crate) fn fault(origin: &ServerOrigin, error: ureq::Error) -> AttemptError {
     }
 }
 
-/// Whether an error is that of a name's resolution, for which the standard library has no kind.
+/// Whether an error is from name resolution. The standard library has no kind for it, so its text
+/// is compared.
 fn is_of_name(error: &std::io::Error) -> bool {
     error.to_string().contains("failed to lookup address information")
 }
 
-/// How long a server asks to wait.
+/// The wait in `Retry-After`.
 pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    // A date instead of a number is ignored. Then the usual backoff applies.
     let seconds = headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds))
 }
 
-/// `: ` and what the hub says about an error, if it does.
+/// `: ` and the hub's message about an error, or empty.
 pub(crate) fn message(answer: &HubResponse) -> String {
     let said = answer.headers.get("x-error-message").and_then(|text| text.to_str().ok()).unwrap_or_default();
+    // A header may have many kilobytes.
     let said: String = said.chars().take(300).collect();
     if said.is_empty() { said } else { format!(": {said}") }
 }
 
-/// An answer that makes no sense.
+/// The error of an unexpected response.
 pub(crate) fn bad(url: &str, problem: &str) -> HubError {
     HubError::Response { url: shown(url), problem: problem.into() }
 }

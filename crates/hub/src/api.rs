@@ -9,23 +9,23 @@ use crate::paths::escaped;
 use crate::repo::Repo;
 use serde::Deserialize;
 
-/// Most bytes of one answer in JSON; a page of 1000 files has some 300 kB.
+/// Maximum bytes of one JSON response; a page of 1000 files has some 300 kB.
 const MAX_JSON: u64 = 32 << 20;
 
-/// Most bytes of a whole listing: some 300 for each file.
+/// Maximum bytes of a listing; a file takes some 300 bytes.
 const MAX_LISTING: u64 = 64 << 20;
 
-/// Most files of a repository.
+/// Maximum number of files of a repository.
 const MAX_FILES: usize = 100_000;
 
-/// Most pages of a listing.
+/// Maximum number of pages of a listing.
 const MAX_PAGES: usize = 1000;
 
-/// What was asked for, for messages.
+/// The subject of a request, for messages.
 pub(crate) struct HubQuery<'a> {
     pub(crate) repo: &'a Repo,
     pub(crate) revision: &'a str,
-    /// Of downloads.
+    /// The file of a download.
     pub(crate) file: Option<&'a str>,
 }
 
@@ -35,12 +35,12 @@ struct Revision {
 }
 
 impl HubClient {
-    /// The page of a repository for people.
+    /// The web page of a repository.
     pub(crate) fn page(&self, repo: &Repo) -> String {
         format!("{}/{repo}", self.endpoint)
     }
 
-    /// The commit that a branch or tag names.
+    /// The commit of a branch or tag.
     pub(crate) fn commit(
         &self,
         repo: &Repo,
@@ -53,6 +53,7 @@ impl HubClient {
             let answer = self.expect_ok(&question, exchange.get(&url, &[])?)?;
             let bytes = exchange.read(answer, MAX_JSON)?;
             let found: Revision = serde_json::from_slice(&bytes).map_err(|error| not_json(&url, &error))?;
+            // The commit becomes the name of a folder.
             if is_commit(&found.sha) {
                 Ok(found.sha)
             } else {
@@ -72,6 +73,7 @@ impl HubClient {
         let question = HubQuery { repo, revision: commit, file: None };
         let mut query = "recursive=true".to_owned();
         let mut files = Vec::new();
+        // Bytes, files and pages are limited, because a server could list without end.
         let mut left = MAX_LISTING;
         for _ in 0..MAX_PAGES {
             let page = format!("{url}?{query}");
@@ -98,12 +100,12 @@ impl HubClient {
         Err(bad(&url, &format!("it lists more than {MAX_PAGES} pages")))
     }
 
-    /// Where the bytes of a file are.
+    /// The address of a file's bytes.
     pub(crate) fn address(&self, repo: &Repo, commit: &str, path: &str) -> String {
         format!("{}/{repo}/resolve/{commit}/{}", self.endpoint, escaped(path, "/"))
     }
 
-    /// Turns answers of the class 4xx into what they mean.
+    /// Converts responses other than 2xx to errors.
     pub(crate) fn expect_ok(
         &self,
         question: &HubQuery<'_>,
@@ -117,6 +119,7 @@ impl HubClient {
             (404 | 410, "RevisionNotFound") => {
                 Err(HubError::NoRevision { repo, revision: question.revision.into() })
             }
+            // Mirrors may send no error code.
             (404 | 410, "RepoNotFound" | "") if question.file.is_none() => {
                 Err(HubError::NoRepo { repo, page })
             }
@@ -125,7 +128,7 @@ impl HubClient {
                 file: question.file.unwrap_or_default().into(),
                 there: "the hub lists it all the same: try again later".into(),
             }),
-            // a signed address that has expired, or a storage that refuses: no question of the user's rights
+            // Only from the hub itself: from the CDN, 403 means that a signed address has expired.
             (401 | 403, _) if answer.own => Err(HubError::Access {
                 gated: code == "GatedRepo",
                 message: message(&answer),
@@ -145,7 +148,8 @@ fn not_json(url: &str, error: &serde_json::Error) -> AttemptError {
     bad(url, &format!("the answer is not the JSON that is expected: {error}")).into()
 }
 
-/// The query of the next page. Mirrors of the hub name the hub itself here: only the query counts.
+/// The query of the next page, from the `Link` header. Only the query is used, because mirrors name
+/// the hub itself here.
 fn next_query(answer: &HubResponse) -> Option<String> {
     let links = answer.headers.get("link")?.to_str().ok()?;
     let next = links.split(',').find(|link| {

@@ -1,4 +1,7 @@
-//! Requests to the hub. Redirects are followed here, not by ureq, so that the token goes to the hub's own host alone.
+//! HTTP client for the hub, with retries and deadlines.
+//!
+//! It follows redirects itself instead of leaving them to ureq, so that the token is sent only to
+//! the hub's own host. Downloads are redirected to a CDN, whose signed addresses need no token.
 
 use crate::address::ServerOrigin;
 use crate::answer::{AttemptError, HubResponse, bad, fault, message, retry_after, shown, unreachable};
@@ -17,16 +20,16 @@ use ureq::http::Response;
 use ureq::tls::{Certificate, RootCerts, TlsConfig};
 use ureq::{Agent, Body};
 
-/// Most redirects of one request.
+/// Maximum number of redirects of one request.
 const MAX_REDIRECTS: usize = 8;
 
-/// Longest wait that a server may ask for before this gives up.
+/// Maximum wait that a server may ask for (`Retry-After`). A longer one is an error.
 const MAX_WAIT: Duration = Duration::from_secs(120);
 
-/// Bytes of an answer that are read at once.
+/// Size of the read buffer for small responses.
 const BUFFER: usize = 1 << 16;
 
-/// Asks the hub.
+/// A client of the hub.
 pub(crate) struct HubClient {
     config: Config,
     pub(crate) endpoint: String,
@@ -36,12 +39,15 @@ pub(crate) struct HubClient {
     backoff: Duration,
     idle: Duration,
     min_speed: u64,
-    /// Agents without an attempt, which may have open connections.
+    // One agent per attempt: shutting an agent down closes all of its connections, and must not end
+    // other downloads.
+    /// Idle agents, which may have open connections.
     free: Mutex<Vec<Agent>>,
     running: Mutex<Vec<Arc<AttemptDeadline>>>,
     stop: AtomicBool,
 }
 
+// A panic of another thread cannot leave these lists inconsistent, so poisoning is ignored.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -54,10 +60,12 @@ impl HubClient {
         })?;
         let config = Agent::config_builder()
             .tls_config(tls()?)
+            // The hub's messages are in the headers of error responses.
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("latent/", env!("CARGO_PKG_VERSION")))
+            // Ranges and lengths must be those of the file, not of a compressed form.
             .accept_encoding("identity")
             .timeout_connect(Some(settings.idle))
             .timeout_resolve(Some(settings.idle))
@@ -80,7 +88,7 @@ impl HubClient {
         })
     }
 
-    /// Ends every request, also those that wait for a server.
+    /// Ends all requests, including those that wait for a server.
     pub(crate) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         lock(&self.running).iter().for_each(|deadline| deadline.end());
@@ -91,33 +99,32 @@ impl HubClient {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Ends attempts that are too slow. To be called every now and then.
+    /// Ends attempts that are too slow. The thread that reports progress calls this periodically.
     pub(crate) fn enforce_deadlines(&self) {
         lock(&self.running).iter().for_each(|deadline| deadline.enforce());
     }
 
-    /// Failed attempts without progress after which this gives up.
+    /// Maximum number of consecutive attempts without progress.
     pub(crate) fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// The bytes that the slowest accepted server sends within the idle timeout. Fewer bytes do not
-    /// count as progress.
+    /// Bytes that a server must send within the idle timeout. Fewer bytes do not count as progress.
     fn quantum(&self) -> u64 {
         ((self.min_speed as f64 * self.idle.as_secs_f64()) as u64).max(1)
     }
 
-    /// Whether the hub knows the user.
+    /// Whether requests carry a token.
     pub(crate) fn has_token(&self) -> bool {
         self.token.is_some() && self.origin.is_private()
     }
 
-    /// Whether there is a token that is not sent, because others could read it on the way.
+    /// Whether a token is set but not sent, because the connection could be intercepted.
     pub(crate) fn keeps_token(&self) -> bool {
         self.token.is_some() && !self.origin.is_private()
     }
 
-    /// Waits, unless it is stopped meanwhile.
+    /// Sleeps for a time, or until the client is stopped.
     pub(crate) fn wait(&self, time: Duration) {
         let start = Instant::now();
         while !self.stopped() {
@@ -129,8 +136,9 @@ impl HubClient {
         }
     }
 
-    /// Calls `attempt` until it succeeds, fails for good, or has failed [`attempts`](Settings::attempts) times without progress. `progress` is
-    /// the furthest position that was ever reached. `note` is told of each failure that is followed by another attempt.
+    /// Calls `attempt` until it succeeds, fails finally, or has failed
+    /// [`attempts`](HubSettings::attempts) times without progress. `progress` is the furthest
+    /// position reached. `note` is called with each failure that is followed by another attempt.
     pub(crate) fn persist<T>(
         &self,
         note: &dyn Fn(String),
@@ -143,11 +151,16 @@ impl HubClient {
             let (error, asked) = match exchange.judge(attempt(&exchange)) {
                 Ok(done) => return Ok(done),
                 Err(AttemptError::Final(error)) => return Err(error),
+                // Without a network, the first request fails immediately instead of after all
+                // retries.
                 Err(AttemptError::Unresolved(error)) if progress() == 0 => return Err(error),
                 Err(AttemptError::Unresolved(error)) => (error, None),
                 Err(AttemptError::Again(error, asked)) => (error, asked),
             };
             drop(exchange);
+            // A long download may fail any number of times, if it advances between failures. The
+            // furthest position counts, so a server that always sends the file from its start makes
+            // no progress.
             if progress() >= reached.saturating_add(self.quantum()) {
                 (failures, reached) = (0, progress());
             }
@@ -158,6 +171,7 @@ impl HubClient {
             if failures >= self.attempts {
                 return Err(exhausted(error, failures));
             }
+            // Exponential backoff, up to 32 times the first wait.
             let wait = asked.unwrap_or(self.backoff.saturating_mul(1 << (failures - 1).min(5)));
             note(format!("{}; trying again in {} s", reason(&error), wait.as_secs_f32().ceil()));
             self.wait(wait);
@@ -165,12 +179,13 @@ impl HubClient {
     }
 }
 
-/// One attempt: its requests, and the time that they have. Its connections stay open for later attempts, unless it was ended.
+/// One attempt: its requests and their deadline. Its connections are reused by later attempts,
+/// unless the attempt was ended.
 pub(crate) struct Exchange<'c> {
     client: &'c HubClient,
     deadline: Arc<AttemptDeadline>,
-    /// Bytes of a body since the deadline was extended.
-    came: Cell<u64>,
+    /// Bytes of a body received since the deadline was extended.
+    recent: Cell<u64>,
 }
 
 impl<'c> Exchange<'c> {
@@ -178,13 +193,15 @@ impl<'c> Exchange<'c> {
         let agent = lock(&client.free).pop().unwrap_or_else(|| client.config.new_agent());
         let deadline = Arc::new(AttemptDeadline::new(agent, client.idle));
         lock(&client.running).push(Arc::clone(&deadline));
+        // `stop` may have run before the deadline was in the list.
         if client.stopped() {
             deadline.end();
         }
-        Exchange { client, deadline, came: Cell::new(0) }
+        Exchange { client, deadline, recent: Cell::new(0) }
     }
 
-    /// What an attempt brought. One that was ended because it was too slow failed for that reason alone.
+    /// The result of an attempt. If the attempt was ended because it was too slow, that is its
+    /// error: the error of the closed connection would say nothing.
     fn judge<T>(&self, result: Result<T, AttemptError>) -> Result<T, AttemptError> {
         match result {
             Err(AttemptError::Final(error) | AttemptError::Again(error, _)) if self.deadline.missed() => {
@@ -205,26 +222,29 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// A request begins. Each of its steps up to the end of the headers has a limit of its own.
+    /// Sets the deadline of a request up to the end of its headers.
     fn connecting(&self) {
+        // ureq limits each of the five steps (resolve, connect, write, response, read) to the idle
+        // timeout.
         self.deadline.extend(self.client.idle.saturating_mul(5));
     }
 
-    /// A body begins, or arrives fast enough.
+    /// Sets the deadline for the next [`quantum`](HubClient::quantum) of a body.
     fn receiving(&self) {
-        self.came.set(0);
+        self.recent.set(0);
         self.deadline.extend(self.client.idle);
     }
 
-    /// Bytes of a body came.
+    /// Counts received bytes of a body.
     pub(crate) fn received(&self, bytes: usize) {
-        self.came.set(self.came.get().saturating_add(bytes as u64));
-        if self.came.get() >= self.client.quantum() {
+        self.recent.set(self.recent.get().saturating_add(bytes as u64));
+        if self.recent.get() >= self.client.quantum() {
             self.receiving();
         }
     }
 
-    /// Asks for `url` with some headers. Answers of the classes 4xx and 5xx come back like others, but for those that say "later".
+    /// Requests `url` and follows redirects. Responses with status 4xx and 5xx are returned, except
+    /// those that ask for another attempt.
     pub(crate) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<HubResponse, AttemptError> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
@@ -235,7 +255,7 @@ impl<'c> Exchange<'c> {
             let status = answer.status().as_u16();
             if matches!(status, 301 | 302 | 303 | 307 | 308) {
                 let to = answer.headers().get("location").map_or(&b""[..], |to| to.as_bytes());
-                // some servers leave blanks and other letters as they are
+                // Some servers do not escape blanks and non-ASCII letters.
                 let to = escaped(&String::from_utf8_lossy(to), "!#$%&'()*+,/:;=?@[]");
                 url = origin.resolve(&url, &to).ok_or_else(|| {
                     bad(&url, "the server redirects to an invalid web address, or from https to http")
@@ -249,7 +269,7 @@ impl<'c> Exchange<'c> {
         Err(bad(&url, "the server redirects in a circle").into())
     }
 
-    /// One request, without redirects.
+    /// Sends one request, without following redirects.
     fn ask(
         &self,
         url: &str,
@@ -261,6 +281,7 @@ impl<'c> Exchange<'c> {
         for (name, value) in headers {
             request = request.header(*name, value);
         }
+        // The same scheme, host and port. A redirect to any other server does not get the token.
         let own = *origin == self.client.origin && origin.is_private();
         if let Some(token) = self.client.token.as_ref().filter(|_| own) {
             request = request.header("authorization", format!("Bearer {}", token.secret()));
@@ -270,7 +291,7 @@ impl<'c> Exchange<'c> {
         Ok(answer)
     }
 
-    /// Answers that ask for another attempt are failures.
+    /// Turns responses that ask for another attempt into failures.
     fn later(&self, origin: &ServerOrigin, answer: HubResponse) -> Result<HubResponse, AttemptError> {
         let wait = retry_after(&answer.headers);
         match answer.status {
@@ -293,7 +314,7 @@ impl<'c> Exchange<'c> {
         }
     }
 
-    /// A whole answer of at most `limit` bytes.
+    /// Reads a whole response of at most `limit` bytes.
     pub(crate) fn read(&self, answer: HubResponse, limit: u64) -> Result<Vec<u8>, AttemptError> {
         let mut bytes = Vec::new();
         let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
@@ -318,13 +339,14 @@ impl<'c> Exchange<'c> {
 impl Drop for Exchange<'_> {
     fn drop(&mut self) {
         lock(&self.client.running).retain(|other| !Arc::ptr_eq(other, &self.deadline));
+        // An agent that was shut down makes no connections.
         if !self.deadline.missed() && !self.client.stopped() {
             lock(&self.client.free).push(self.deadline.agent.clone());
         }
     }
 }
 
-/// What went wrong, without the advice.
+/// The text of an error without its advice, for a note about another attempt.
 fn reason(error: &HubError) -> String {
     match error {
         HubError::Unreachable { host, problem } => format!("{host}: {problem}"),
@@ -333,7 +355,7 @@ fn reason(error: &HubError) -> String {
     }
 }
 
-/// The last of several errors.
+/// The error after the last attempt.
 fn exhausted(error: HubError, failures: u32) -> HubError {
     match error {
         HubError::Unreachable { host, problem } if failures > 1 => {
@@ -343,17 +365,18 @@ fn exhausted(error: HubError, failures: u32) -> HubError {
     }
 }
 
-/// The file of certificates that takes the place of the system's.
+/// The variable with a file of certificates that replaces the system's.
 const CERTIFICATES: &str = "SSL_CERT_FILE";
 
-/// TLS with the certificates that the system trusts; `SSL_CERT_FILE` and `SSL_CERT_DIR` name others. Reading them takes a few milliseconds.
-/// Without any, TLS refuses every host and says why.
+/// TLS with the certificates that the system trusts, or those of `SSL_CERT_FILE` and
+/// `SSL_CERT_DIR`. Reading them takes a few milliseconds. Without certificates, TLS rejects every
+/// host with an error.
 ///
 /// # Errors
 /// A file in `SSL_CERT_FILE` that cannot be read, or that is not a plain file.
 pub fn tls() -> Result<TlsConfig, HubError> {
     if let Some(path) = std::env::var_os(CERTIFICATES) {
-        // what reads it would wait for a pipe
+        // rustls_native_certs would block on a pipe.
         let unusable = |error: latent_files::InputError| HubError::Setting {
             name: CERTIFICATES.into(),
             problem: error.to_string(),
@@ -367,11 +390,11 @@ pub fn tls() -> Result<TlsConfig, HubError> {
     Ok(TlsConfig::builder().unversioned_rustls_crypto_provider(provider).root_certs(roots).build())
 }
 
-/// When an attempt is given up. Another thread enforces it: a server can hold this one inside of a read, for example by TLS records or chunks
-/// without content.
+/// The deadline of an attempt. Another thread enforces it, because a server can keep the
+/// downloading thread inside one read, for example with TLS records or chunks without content.
 struct AttemptDeadline {
     agent: Agent,
-    /// None where that is later than the clock counts.
+    /// `None` if the deadline is beyond the range of [`Instant`].
     at: Mutex<Option<Instant>>,
     missed: AtomicBool,
 }
@@ -385,12 +408,12 @@ impl AttemptDeadline {
         }
     }
 
-    /// Begins anew.
+    /// Sets the deadline to `time` from now.
     fn extend(&self, time: Duration) {
         *self.at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now().checked_add(time);
     }
 
-    /// Closes the connections of an attempt that is overdue.
+    /// Closes the connections of an overdue attempt.
     fn enforce(&self) {
         let at = *self.at.lock().unwrap_or_else(PoisonError::into_inner);
         let overdue = at.is_some_and(|at| at < Instant::now());
@@ -399,7 +422,7 @@ impl AttemptDeadline {
         }
     }
 
-    /// Closes the connections; the agent makes no others.
+    /// Closes the connections. The agent makes no new ones.
     fn end(&self) {
         self.agent.clone().shutdown();
     }
@@ -457,7 +480,7 @@ mod tests {
         };
         assert_eq!(attempts(of_system, 0), 1);
         assert_eq!(attempts(|| ureq::Error::HostNotFound, 0), 1);
-        // a network that is lost during a download may come back
+        // A network that is lost during a download may come back.
         assert_eq!(attempts(of_system, 1), 6);
         assert_eq!(attempts(|| ureq::Error::ConnectionFailed, 0), 6);
     }

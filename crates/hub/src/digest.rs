@@ -4,13 +4,13 @@ use ring::digest::{Context, SHA1_FOR_LEGACY_USE_ONLY, SHA256};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What the bytes of a file must hash to, in lowercase hexadecimal digits.
+/// The expected hash of a file, in lowercase hexadecimal digits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Digest {
     /// Large files: SHA-256 of the bytes.
     Sha256(String),
-    /// Small files, which git itself holds: SHA-1 of git's header and the bytes.
+    /// Small files, which are stored in git itself: SHA-1 of git's header and the bytes.
     Git(String),
 }
 
@@ -21,17 +21,17 @@ fn hex(text: &str, digits: usize) -> Option<String> {
 }
 
 impl Digest {
-    /// Reads 64 digits, which may be quoted.
+    /// Parses 64 digits, which may be quoted.
     pub(crate) fn sha256(text: &str) -> Option<Digest> {
         hex(text, 64).map(Digest::Sha256)
     }
 
-    /// Reads 40 digits.
+    /// Parses 40 digits.
     pub(crate) fn git(text: &str) -> Option<Digest> {
         hex(text, 40).map(Digest::Git)
     }
 
-    /// Digits, for names of files.
+    /// The digits, for file names.
     pub(crate) fn digits(&self) -> &str {
         match self {
             Digest::Sha256(digits) | Digest::Git(digits) => digits,
@@ -48,22 +48,24 @@ impl fmt::Display for Digest {
     }
 }
 
-/// Whether a text is the name of a commit; only such texts become names of folders.
+/// Whether a text is the hash of a commit. Only such texts become names of folders, so a server
+/// cannot choose a path.
 pub(crate) fn is_commit(text: &str) -> bool {
     text.len() == 40 && text.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b))
 }
 
-/// Hashes the bytes of a file as they come.
+/// An incremental hash of a file.
 pub(crate) struct Hasher {
     context: Context,
     git: bool,
 }
 
 impl Hasher {
-    /// For a file of `size` bytes that is to have `digest`.
+    /// A hasher for a file of `size` bytes with the expected `digest`.
     pub(crate) fn new(digest: Option<&Digest>, size: u64) -> Hasher {
         let git = matches!(digest, Some(Digest::Git(_)));
         let mut context = Context::new(if git { &SHA1_FOR_LEGACY_USE_ONLY } else { &SHA256 });
+        // The header of git's blob objects.
         if git {
             context.update(format!("blob {size}\0").as_bytes());
         }
@@ -88,7 +90,7 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // `git hash-object` and `sha256sum` of "hello\n"
+        // `git hash-object` and `sha256sum` of "hello\n".
         let git = Digest::git("ce013625030ba8dba906f756967f9e9ca394464a").unwrap();
         let sha =
             Digest::sha256("\"5891B5B522D5DF086D0FF0B110FBD9D21BB4FC7163AF34D08286A2E846F6BE03\"").unwrap();

@@ -14,15 +14,15 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Where a file comes from and goes to.
+/// Downloads of a repository's files into the cache folder.
 pub(crate) struct Download<'a> {
     pub(crate) client: &'a HubClient,
     pub(crate) store: &'a RepoStore,
     pub(crate) repo: &'a Repo,
     pub(crate) commit: &'a str,
-    /// Bytes of all files that are there or have come.
+    /// Bytes of all files that are present.
     pub(crate) done: &'a AtomicU64,
-    /// Whether another file has failed.
+    /// Set if another file has failed.
     pub(crate) halt: &'a AtomicBool,
     pub(crate) note: &'a (dyn Fn(String) + Sync),
 }
@@ -42,22 +42,26 @@ impl Download<'_> {
         self.store.parts().join(format!("{name}.part"))
     }
 
-    /// Brings a file to `target`, whose folder exists. Stopped, it leaves the part.
+    /// Downloads a file to `target`, whose folder must exist. If it is stopped, the part remains.
     pub(crate) fn fetch(&self, file: &RepoFile, target: &Path) -> Result<(), HubError> {
         let path = self.part_path(file);
+        // Two processes must not append to one part.
         let Some(lock) = Lock::wait(&path.with_extension("lock"), self.client, self.note)? else {
             return Ok(());
         };
+        // Checked under the lock: another process may have completed the file meanwhile.
         let whole = || {
             std::fs::symlink_metadata(target).is_ok_and(|there| there.is_file() && there.len() == file.size)
         };
+        // A new commit often changes only the README. Unchanged weights become hard links.
         let same = file.digest.as_ref().and_then(|digest| self.store.same_bytes(digest, file.size));
         if whole() || same.is_some_and(|same| std::fs::hard_link(same, target).is_ok()) {
             self.add(file.size);
             lock.remove();
             return Ok(());
         }
-        // another process may have left wrong bytes: discard them and download the file again
+        // A wrong checksum after a resumed download may be due to bytes of an earlier process:
+        // download the whole file once more.
         let resumed = match self.fetch_once(file, &path, target) {
             Err((HubError::Checksum { .. }, true)) => {
                 (self.note)(format!(
@@ -75,7 +79,8 @@ impl Download<'_> {
         Ok(())
     }
 
-    /// The same without a second try; with an error, whether the bytes began with those of another process.
+    /// Downloads a file once. The error is returned with whether the bytes of an earlier process
+    /// were resumed.
     fn fetch_once(&self, file: &RepoFile, path: &Path, target: &Path) -> Result<(), (HubError, bool)> {
         let read = |bytes: u64| {
             self.add(bytes);
@@ -95,6 +100,7 @@ impl Download<'_> {
             Ok(()) => {}
             Err(_) if self.ended() => return Ok(()),
             Err(error) => {
+                // With a wrong size, the bytes are not of this file. Other errors keep them.
                 if matches!(error, HubError::Size { .. }) {
                     self.take_back(part.len());
                     part.discard();
@@ -111,7 +117,7 @@ impl Download<'_> {
         })
     }
 
-    /// One request for what is missing. Ends early if it is stopped.
+    /// Requests the missing bytes once. Returns early if it is stopped.
     fn attempt(
         &self,
         exchange: &Exchange<'_>,
@@ -123,6 +129,7 @@ impl Download<'_> {
             return Ok(());
         }
         let mut headers = Vec::new();
+        // `If-Range` makes the server send the whole file if it has changed since.
         if part.len() > 0 {
             headers.push(("range", format!("bytes={}-", part.len())));
             headers.extend(part.etag().map(|etag| ("if-range", etag)));
@@ -142,7 +149,8 @@ impl Download<'_> {
         self.receive(exchange, file, part, course, answer)
     }
 
-    /// Checks that the body is what the part lacks, or the whole file: then the part begins again.
+    /// Checks that a response has the missing bytes. If it has the whole file, the part is
+    /// restarted.
     fn usable(
         &self,
         file: &RepoFile,
@@ -151,6 +159,7 @@ impl Download<'_> {
         answer: HubResponse,
     ) -> Result<HubResponse, AttemptError> {
         let host = answer.from.clone();
+        // Limited: a server that ignores ranges and breaks off would be asked without end.
         let from_start = |part: &mut PartialFile<'_>| {
             if course.restarts.get() >= self.client.attempts() {
                 let problem = format!("it sent the file from its start {} times", course.restarts.get());
@@ -170,10 +179,12 @@ impl Download<'_> {
             return Err(unreachable(answer.from, "it does not continue the file where it stopped"));
         }
         if !answer.own && (400..500).contains(&status) {
-            // an address with a signature that has expired: the hub makes a new one
+            // The CDN's signed address has expired. The next attempt gets a new one from the hub.
             return Err(unreachable(answer.from, format!("it answers {status}")));
         }
         let question = HubQuery { repo: self.repo, revision: self.commit, file: Some(&file.path) };
+        // `identity` was requested. Compressed bytes would fail the checksum without a helpful
+        // message.
         if text("content-encoding").is_some_and(|coding| coding != "identity") {
             let problem = "the server sends the file compressed, which was not asked for";
             return Err(bad(&answer.from, problem).into());
@@ -238,7 +249,7 @@ impl Download<'_> {
         }
     }
 
-    /// Whether to leave things as they are: the caller stopped, or another file failed.
+    /// Whether to stop: the caller stopped, or another file failed.
     pub(crate) fn ended(&self) -> bool {
         self.client.stopped() || self.halt.load(Ordering::SeqCst)
     }
@@ -252,12 +263,12 @@ impl Download<'_> {
     }
 }
 
-/// How the attempts at a file have gone.
+/// State of a file's download over all attempts.
 #[derive(Default)]
 struct DownloadCourse {
     /// The furthest position reached. Bytes downloaded again do not count as progress.
     furthest: Cell<u64>,
-    /// How often the file began again.
+    /// Number of restarts from the beginning.
     restarts: Cell<u32>,
 }
 
@@ -267,7 +278,8 @@ impl DownloadCourse {
     }
 }
 
-/// Whether `bytes 5-9/10` begins at `at` and ends with a file of `size`.
+/// Whether the header `Content-Range: bytes 5-9/10` covers a file of `size` bytes from `at` to its
+/// end.
 fn continues(range: &str, at: u64, size: u64) -> bool {
     let parse = || {
         let (span, total) = range.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;

@@ -11,16 +11,17 @@ use std::time::Duration;
 /// A model that a user can choose.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelChoice {
-    /// What names it, `hf:OWNER/NAME:QUANT` or `hf:OWNER/NAME/FILE`.
+    /// Its reference, `hf:OWNER/NAME:QUANT` or `hf:OWNER/NAME/FILE`.
     pub reference: String,
-    /// Bytes of its files; none if they are not known yet.
+    /// Bytes of its files; `None` if unknown.
     pub bytes: Option<u64>,
 }
 
 impl fmt::Display for ModelChoice {
-    /// The reference as a word of a shell, and the size.
+    /// The reference as a shell word, and the size. Users copy the line into a shell.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plain = |c: char| c.is_alphanumeric() || "-._/:@%+".contains(c);
+        // File names come from the repository's owner and may contain quotes or control characters.
         let word = printable(&self.reference);
         if self.reference.chars().all(plain) {
             f.write_str(&word)?;
@@ -38,7 +39,7 @@ fn listed(choices: &[ModelChoice], more: usize) -> String {
     lines.chain(more).collect()
 }
 
-/// Why a reference is not understood, or a model not found, downloaded, listed or removed.
+/// An error of a reference, or of finding, downloading, listing or removing a model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages name the fields")]
@@ -51,7 +52,7 @@ pub enum HubError {
     /// A short name of a model that cannot run.
     #[error("{name}: the model is not supported: {reason}")]
     Unsupported { name: String, reason: String },
-    /// An environment variable that cannot be used. Its value is not shown: it may be a secret.
+    /// An invalid environment variable. Its value is not shown, because it may be a secret.
     #[error("{name}: {problem}")]
     Setting { name: String, problem: String },
     /// The network is switched off, and the model is not on this machine.
@@ -60,7 +61,7 @@ pub enum HubError {
         Setting::Offline
     )]
     Offline { what: String },
-    /// A host that does not answer or brings no progress, also not after several attempts.
+    /// A host that does not respond or makes no progress, after several attempts.
     #[error(
         "{host}: {problem}; check the network (HTTPS_PROXY names a proxy, HF_ENDPOINT another hub); the same command continues where this one stopped"
     )]
@@ -77,11 +78,11 @@ pub enum HubError {
         page: String,
         /// 401 or 403.
         status: u16,
-        /// `: ` and what the hub says, or nothing.
+        /// `: ` and the hub's message, or empty.
         message: String,
         /// Whether a token was sent.
         token: bool,
-        /// Whether the hub says that a licence must be accepted first.
+        /// Whether a licence must be accepted first, according to the hub.
         gated: bool,
     },
     /// No such repository.
@@ -95,10 +96,10 @@ pub enum HubError {
     NoFile {
         repo: Repo,
         file: String,
-        /// What to do, or nothing.
+        /// Advice, or empty.
         there: String,
     },
-    /// No model of this quant, or several and none is preferred.
+    /// No model of this quant, or several without a preferred one.
     #[error("{repo}: {problem}{}", listed(.choices, *.more))]
     Choose {
         repo: Repo,
@@ -107,30 +108,30 @@ pub enum HubError {
         /// Number of further models.
         more: usize,
     },
-    /// A repository without a model in a format that is read.
+    /// A repository without a model in a supported format.
     #[error("{repo}: {problem}")]
     NoModel { repo: Repo, problem: String },
-    /// 429, and the wait is longer than this waits.
+    /// 429 with a wait above the limit.
     #[error("{host} limits the rate of requests{}; try again later{advice}", wait_of(.wait))]
     RateLimited {
         host: String,
         wait: Option<Duration>,
-        /// Advice for those without a token.
+        /// Advice for users without a token.
         advice: &'static str,
     },
-    /// An answer other than expected.
+    /// An unexpected response.
     #[error("{url}: {problem}")]
     Response {
         /// The address, without its query.
         url: String,
         problem: String,
     },
-    /// A name that would lead out of the folder, or that not every system can hold.
+    /// A path that leads out of the folder, or that some systems cannot store.
     #[error(
         "{path:?}: {problem}; nothing of this model was written: report it to the owner of the repository"
     )]
     UnsafePath { path: String, problem: &'static str },
-    /// A file whose bytes are not the ones announced.
+    /// A file with a wrong checksum.
     #[error(
         "{file}: its checksum is {got}, expected {expected}; it was removed: run the command again, and tell the owner of the repository if this repeats"
     )]
@@ -140,28 +141,28 @@ pub enum HubError {
         "{file}: the server sends {got}, expected {expected} bytes; run the command again, and tell the owner of the repository if this repeats"
     )]
     Size { file: String, expected: u64, got: String },
-    /// Not enough room, found before anything is downloaded.
+    /// Not enough disk space, detected before the download.
     #[error("{}: {} are needed and {} are free; make room (`latent ls` and `latent rm` help), or name another folder in LATENT_CACHE", folder.display(), format_bytes(*.needed), format_bytes(*.free))]
     Space { folder: PathBuf, needed: u64, free: u64 },
     /// The disk became full.
     #[error("{}: {error} after {} of {}; the partial file is kept: make room, then run the same command again to resume", path.display(), format_bytes(*.kept), format_bytes(*.size))]
     DiskFull { path: PathBuf, error: io::Error, kept: u64, size: u64 },
-    /// The operating system refuses something.
+    /// An error of the operating system.
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: io::Error },
-    /// Something in the cache folder that Latent did not put there.
+    /// A foreign object in the cache folder, such as a link.
     #[error("{}: {problem}", path.display())]
     Cache { path: PathBuf, problem: String },
     /// The caller stopped the download.
     #[error("stopped; {} of {what} are kept; run the same command again to resume", format_bytes(*.kept))]
     Stopped { what: String, kept: u64 },
-    /// Nothing like it was pulled.
+    /// A model that was not pulled.
     #[error("{what}: not found in {}; `latent ls` lists the downloaded models", cache.display())]
     NotPulled { what: String, cache: PathBuf },
 }
 
 impl HubError {
-    /// The error of a file in the cache folder that is not opened.
+    /// The error for a file in the cache folder that cannot be opened.
     pub(crate) fn refused(error: OutputError) -> HubError {
         match error {
             OutputError::Io { path, error } => HubError::Io { path, error },
@@ -177,6 +178,8 @@ impl HubError {
 fn access_advice(repo: &Repo, page: &str, token: bool, gated: bool) -> String {
     let accept = format!("accept its licence at {page}");
     let set = "make a token at https://huggingface.co/settings/tokens and put it into HF_TOKEN";
+    // The hub answers 401 both for private repositories and for those that do not exist, so the
+    // advice covers both.
     match (gated, token) {
         (true, true) => format!("{accept} with the account of the token in use"),
         (true, false) => format!("{accept}, then {set}"),

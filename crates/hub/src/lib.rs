@@ -1,7 +1,8 @@
 //! Models from the Hugging Face Hub: references, resumable and verified downloads, and the cache
 //! folder.
 //!
-//! * [`ModelRef`]: a reference, `hf:OWNER/NAME[@REVISION][:QUANT]`; [`short_names()`] stand for references.
+//! * [`ModelRef`]: a reference, `hf:OWNER/NAME[@REVISION][:QUANT]`. [`short_names()`] are aliases
+//!   of references.
 //! * [`HubSettings`]: the hub's address, the token and the cache folder, from the environment.
 //! * [`find()`] looks for a model on this machine, [`pull()`] downloads one; [`list()`] and
 //!   [`remove()`] manage the cache folder.

@@ -1,4 +1,4 @@
-//! `latent ls`: what is in the cache folder.
+//! `latent ls`: lists the models in the cache folder.
 
 use crate::local::LocalModel;
 use crate::paths::below;
@@ -8,22 +8,22 @@ use crate::store::{PulledSet, RepoStore};
 use std::fs;
 use std::path::Path;
 
-/// A model in the cache folder, or what has come of one.
+/// A model in the cache folder, or an incomplete download.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedModel {
     /// Its repository.
     pub repo: Repo,
-    /// The model; for what is incomplete, the folder of what has come.
+    /// The model; for an incomplete download, the folder of its parts.
     pub model: LocalModel,
-    /// The revision that was asked for.
+    /// The requested revision.
     pub revision: String,
     /// Number of its files.
     pub files: usize,
-    /// When it was pulled, in seconds since 1970.
+    /// Time of the pull in seconds since 1970.
     pub pulled: u64,
-    /// Whether all of it is there.
+    /// Whether all files are present.
     pub complete: bool,
-    /// How a user names it.
+    /// The reference that names it.
     pub reference: String,
 }
 
@@ -81,15 +81,18 @@ fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Optio
 
 /// `hf:OWNER/NAME:Q4_K_M`, with the revision unless it is the default one.
 pub(crate) fn reference(repo: &Repo, set: &PulledSet) -> String {
+    // A slash in a revision (`refs/pr/1`) would begin the name of a file.
     let revision =
         if set.revision == "main" { String::new() } else { format!("@{}", set.revision.replace('/', "%2F")) };
     let file = set.name.to_ascii_lowercase().ends_with(".gguf");
     format!("hf:{repo}{revision}{}{}", if file { '/' } else { ':' }, set.name)
 }
 
-/// What has come of files that are not whole.
+/// The unfinished downloads of a repository.
 fn incomplete(repo: &Repo, store: &RepoStore) -> Option<ListedModel> {
     let entries = fs::read_dir(store.parts()).into_iter().flatten().flatten();
+    // The names of parts are hashes, which do not tell the model. So all parts of a repository are
+    // one entry.
     let parts = entries.filter(|entry| entry.path().extension().is_some_and(|end| end == "part"));
     let files = parts.filter_map(|entry| entry.metadata().ok()).filter(std::fs::Metadata::is_file);
     let sizes: Vec<u64> = files.map(|metadata| metadata.len()).collect();

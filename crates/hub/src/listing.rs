@@ -1,4 +1,4 @@
-//! The files of a repository, as the hub lists them.
+//! The hub's listing of a repository's files.
 
 use crate::digest::Digest;
 use serde::{Deserialize, Serialize};
@@ -6,16 +6,15 @@ use serde::{Deserialize, Serialize};
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RepoFile {
-    /// Its path in the repository, unchecked.
+    /// The unchecked path in the repository.
     pub(crate) path: String,
-    /// Bytes.
     pub(crate) size: u64,
-    /// Its expected hash, if the hub reports one.
+    /// The expected hash, if the hub reports one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) digest: Option<Digest>,
 }
 
-/// An entry of the hub's tree. Folders, and whatever else there may be, are skipped.
+/// An entry of the hub's tree. Folders and other kinds are skipped.
 #[derive(Deserialize)]
 pub(crate) struct TreeEntry {
     #[serde(rename = "type")]
@@ -40,7 +39,7 @@ impl TreeEntry {
         }
         let sha256 = self.lfs.as_ref().and_then(|lfs| Digest::sha256(lfs.oid.as_deref()?));
         let size = self.lfs.as_ref().and_then(|lfs| lfs.size).unwrap_or(self.size);
-        // of a file in LFS, the object's name is that of the pointer
+        // For a file in LFS, `oid` is the hash of the pointer file.
         let git = || self.lfs.is_none().then(|| Digest::git(self.oid.as_deref()?)).flatten();
         let digest = sha256.or_else(git);
         Some(RepoFile { path: self.path, size, digest })

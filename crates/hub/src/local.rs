@@ -1,4 +1,5 @@
-//! Models that are on this machine already: in Latent's cache folder, and, read only, in that of Hugging Face's own tools.
+//! Models on this machine: in Latent's cache folder, and in that of Hugging Face's own tools, which
+//! is only read.
 
 use crate::digest::is_commit;
 use crate::error::HubError;
@@ -14,32 +15,33 @@ use latent_files::input_file;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Most files of a folder that are looked at.
+/// Maximum number of files of a snapshot.
 const MAX_FILES: usize = 10_000;
 
-/// Most folders within folders.
+/// Maximum nesting of folders.
 const MAX_DEPTH: usize = 4;
 
-/// Most bytes of an index, as the formats crate reads it.
+/// Maximum bytes of an index, as in the crate `latent-formats`.
 pub(crate) const MAX_INDEX: u64 = 64 << 20;
 
 /// A model on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalModel {
-    /// What to open: a file, the first of a set of shards, or a folder.
+    /// The path to open: a file, the first of a set of shards, or a folder.
     pub path: PathBuf,
     /// Its quant, `safetensors`, or the name of its file.
     pub name: String,
-    /// The commit it was made from.
+    /// The commit of its files.
     pub commit: String,
     /// Bytes of all files.
     pub bytes: u64,
 }
 
-/// The model that a reference names, if it is on this machine. Of several states of it the one that was pulled last; the network is not used.
+/// The model of a reference, if it is on this machine. Of several commits, the one that was pulled
+/// last. The network is not used.
 ///
 /// # Errors
-/// None at present: what cannot be read counts as missing.
+/// None at present: files that cannot be read count as missing.
 pub fn find(settings: &HubSettings, model: &ModelRef) -> Result<Option<LocalModel>, HubError> {
     let store = RepoStore::new(settings, &model.repo);
     if let Some((commit, set)) = pulled(&store, model) {
@@ -54,7 +56,7 @@ pub fn find(settings: &HubSettings, model: &ModelRef) -> Result<Option<LocalMode
     Ok(commit.and_then(|commit| in_snapshot(&folder.join("snapshots").join(&commit), &commit, model)))
 }
 
-/// What was pulled of a revision that fits best.
+/// The pulled set of a revision that fits the reference best.
 fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
     let revision = model.revision();
     let commits = store.commits().into_iter();
@@ -64,10 +66,10 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
         .filter(|(commit, set)| set.revision == revision || commit == revision)
         .filter(|(commit, set)| store.is_whole(commit, set))
         .collect();
-    // a drafter that was pulled by its name is not the model
+    // A drafter that was pulled by its file name is not the model.
     let named = matches!(model.choice, ModelSelector::File(_));
     sets.retain(|(_, set)| named || companion(&model.repo.name, &set.model).is_none());
-    // the newest first
+    // Newest first: the searches below return the first match.
     sets.sort_by_key(|(_, set)| std::cmp::Reverse(set.pulled));
     let at = match &model.choice {
         ModelSelector::File(path) => {
@@ -81,7 +83,7 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
         }
         ModelSelector::Usual => {
             let mut seen = Vec::new();
-            // each model once, in its newest state
+            // Keep only the newest state of each model.
             sets.retain(|(_, set)| {
                 !seen.contains(&set.name) && {
                     seen.push(set.name.clone());
@@ -91,6 +93,7 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
             let tags: Vec<_> = sets.iter().map(|(_, set)| set.tag.as_deref()).collect();
             match usual(&tags) {
                 DefaultSelection::One(at) => at,
+                // The newest, because of the order above.
                 DefaultSelection::Several(_, several) => several[0],
                 DefaultSelection::None => (!sets.is_empty()).then_some(0)?,
             }
@@ -111,12 +114,14 @@ fn hf_folder(cache: &Path, repo: &Repo) -> PathBuf {
 
 /// The commit of a branch in Hugging Face's cache.
 fn hf_commit(folder: &Path, revision: &str) -> Option<String> {
+    // A revision may contain slashes (`refs/pr/1`), but must not lead out of the folder.
     let path = below(&folder.join("refs"), revision).ok()?;
     let text = input_file::read_text(&path, 64).ok()?;
     Some(text.trim().to_owned()).filter(|text| is_commit(text))
 }
 
-/// The model in a snapshot of Hugging Face's cache, if all of its files are there. (A file there is a link to a whole one.)
+/// The model in a snapshot of Hugging Face's cache, if it is complete. Files there are links to
+/// complete files.
 fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalModel> {
     let mut files = Vec::new();
     walk(folder, "", 0, &mut files);
@@ -126,7 +131,8 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
         add_shards(&mut selection, &model.repo, &index, &files).ok()?;
     }
     let has = |name: &str| selection.files.iter().any(|file| file.path == name);
-    // of a folder the small files may be missing: without a tokenizer it is not whole
+    // Other tools download single files, so a snapshot may lack any of them. A folder without a
+    // tokenizer counts as incomplete.
     let whole = !selection.model.is_empty()
         || has("tokenizer.json")
         || has("tiktoken.model")
@@ -135,7 +141,7 @@ fn in_snapshot(folder: &Path, commit: &str, model: &ModelRef) -> Option<LocalMod
     whole.then(|| opened(folder, commit, selection.name, &selection.model, &selection.files))?
 }
 
-/// Files below a folder, links to files among them.
+/// Files below a folder, including links to files.
 fn walk(folder: &Path, front: &str, depth: usize, files: &mut Vec<RepoFile>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
@@ -143,13 +149,16 @@ fn walk(folder: &Path, front: &str, depth: usize, files: &mut Vec<RepoFile>) {
         let Ok(there) = fs::metadata(&place) else { continue };
         if there.is_dir() && depth < MAX_DEPTH && entry.file_type().is_ok_and(|ty| ty.is_dir()) {
             walk(&place, &format!("{path}/"), depth + 1, files);
+        // `metadata` follows links: files of snapshots are links to blobs. Folders are entered only
+        // if they are not links, so that a cycle cannot occur.
         } else if there.is_file() && files.len() < MAX_FILES {
             files.push(RepoFile { path, size: there.len(), digest: None });
         }
     }
 }
 
-/// A selection of the hub's files in Hugging Face's cache, if every file is there with its size.
+/// A selection of the hub's files in Hugging Face's cache, if all files are present with their
+/// sizes.
 pub(crate) fn in_hf_cache(
     settings: &HubSettings,
     repo: &Repo,

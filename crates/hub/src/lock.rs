@@ -7,15 +7,16 @@ use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A lock that ends with its process, however that ends.
+/// A file lock. The system releases it when the process ends, even after a crash.
 pub(crate) struct Lock {
     _file: File,
     path: PathBuf,
 }
 
-/// A try at a lock.
+/// The result of an attempt to take a lock.
 pub(crate) enum LockAttempt {
     Here(Lock),
+    /// Another process has the lock.
     Elsewhere,
 }
 
@@ -29,13 +30,14 @@ impl Lock {
         }
     }
 
-    /// Waits for the lock; none if the caller stops meanwhile.
+    /// Waits for the lock. Returns `None` if the caller stops.
     pub(crate) fn wait(
         path: &Path,
         client: &HubClient,
         note: &dyn Fn(String),
     ) -> Result<Option<Lock>, HubError> {
-        let mut said = false;
+        let mut noted = false;
+        // Polled, because a blocking lock could not be stopped.
         loop {
             if let LockAttempt::Here(lock) = Lock::try_at(path)? {
                 return Ok(Some(lock));
@@ -43,9 +45,9 @@ impl Lock {
             if client.stopped() {
                 return Ok(None);
             }
-            if !said {
+            if !noted {
                 note("another process downloads the same file: waiting for it".into());
-                said = true;
+                noted = true;
             }
             client.wait(Duration::from_millis(200));
         }
@@ -54,7 +56,7 @@ impl Lock {
     /// Deletes the lock file. Call it once the guarded file has its final name, which the next
     /// owner of the lock checks first.
     pub(crate) fn remove(self) {
-        // a lock file that remains is empty and harmless
+        // A remaining lock file is empty and harmless.
         let _ = std::fs::remove_file(&self.path);
     }
 }

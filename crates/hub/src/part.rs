@@ -8,13 +8,13 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Bytes that are read or written at once.
+/// Size of buffers for reading and writing.
 pub(crate) const BUFFER: usize = 1 << 20;
 
-/// Longest ETag that is kept.
+/// Maximum length of a stored ETag.
 const MAX_ETAG: usize = 512;
 
-/// A file that is still coming.
+/// A file that is being downloaded.
 pub(crate) struct PartialFile<'a> {
     path: PathBuf,
     file: File,
@@ -27,8 +27,8 @@ pub(crate) struct PartialFile<'a> {
 }
 
 impl<'a> PartialFile<'a> {
-    /// Opens the file at `path`, where an earlier process may have left something; `read` is told of bytes that are hashed again, and says
-    /// whether to go on.
+    /// Opens the part at `path`, which an earlier process may have left. `read` is called with the
+    /// number of bytes that are hashed again, and returns whether to continue.
     pub(crate) fn open(
         path: &Path,
         wanted: &'a RepoFile,
@@ -41,9 +41,11 @@ impl<'a> PartialFile<'a> {
         Ok(part)
     }
 
-    /// Hashes the bytes that an earlier process has left.
+    /// Hashes the bytes of an earlier process.
     fn take_up(&mut self, read: &dyn Fn(u64) -> bool) -> io::Result<()> {
+        // The state of a hash cannot be saved, so the part is read again.
         let there = self.file.metadata()?.len();
+        // A longer part is of another file.
         if there > self.wanted.size {
             return self.restart();
         }
@@ -68,7 +70,7 @@ impl<'a> PartialFile<'a> {
         self.len
     }
 
-    /// Begins again with nothing.
+    /// Discards all bytes.
     pub(crate) fn restart(&mut self) -> io::Result<()> {
         self.file.set_len(0)?;
         self.file.seek(SeekFrom::Start(0))?;
@@ -78,13 +80,13 @@ impl<'a> PartialFile<'a> {
         Ok(())
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     ///
     /// # Errors
-    /// A full disk; the bytes so far stay.
+    /// A full disk. Earlier bytes are kept.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> Result<(), HubError> {
         if let Err(error) = self.file.write_all(bytes) {
-            // what was written of it is not in the hash
+            // A partial write is not in the hash, so it is cut off.
             let _ = self.file.set_len(self.len);
             let (path, kept, size) = (self.path.clone(), self.len, self.wanted.size);
             return Err(match error.kind() {
@@ -99,16 +101,17 @@ impl<'a> PartialFile<'a> {
         Ok(())
     }
 
-    /// The ETag under which an earlier process got these bytes.
+    /// The ETag of the bytes of an earlier process.
     pub(crate) fn etag(&self) -> Option<String> {
         let text = input_file::read_text(&self.etag_path(), MAX_ETAG as u64).ok()?;
         (text.len() > 2 && text.bytes().all(|b| b.is_ascii_graphic())).then_some(text)
     }
 
-    /// Notes the ETag of the bytes that come. A weak one cannot tell whether bytes are the same.
+    /// Stores the ETag of the following bytes. Weak ETags do not guarantee equal bytes and are not
+    /// stored.
     pub(crate) fn set_etag(&self, etag: &str) {
         let strong = etag.starts_with('"') && etag.len() < MAX_ETAG;
-        // without it the checksum alone tells
+        // Without an ETag, only the checksum detects a file that has changed.
         if strong {
             let _ = output_file::write(&self.etag_path(), etag.as_bytes());
         } else {
@@ -120,7 +123,8 @@ impl<'a> PartialFile<'a> {
         self.path.with_extension("etag")
     }
 
-    /// Checks the whole file and gives it its final name. If its checksum is wrong it is removed.
+    /// Verifies the checksum and renames the part to its final name. With a wrong checksum, the
+    /// part is removed.
     pub(crate) fn finish(self, target: &Path) -> Result<(), HubError> {
         let PartialFile { path, file, wanted, hash, .. } = self;
         let etag = path.with_extension("etag");
@@ -131,6 +135,8 @@ impl<'a> PartialFile<'a> {
             remove(&etag);
             return Err(wrong(wanted, expected, &got));
         }
+        // The bytes must be on disk before the name: after a power cut, a file with its final name
+        // is assumed to be complete.
         file.sync_all().map_err(HubError::io(&path))?;
         drop(file);
         std::fs::rename(&path, target).map_err(HubError::io(target))?;
@@ -139,7 +145,7 @@ impl<'a> PartialFile<'a> {
         Ok(())
     }
 
-    /// Removes it: its bytes are not those of the file.
+    /// Removes the part.
     pub(crate) fn discard(self) {
         drop(self.file);
         remove(&self.path);
@@ -152,11 +158,12 @@ fn wrong(wanted: &RepoFile, expected: &Digest, got: &Digest) -> HubError {
 }
 
 fn remove(path: &Path) {
-    // what cannot be removed is found wrong again
+    // A part that cannot be removed fails its checksum again.
     let _ = std::fs::remove_file(path);
 }
 
-/// Brings a new name to the disk, where the system has such a call: the file itself is there already.
+/// Syncs the folder of a renamed file, on systems with such a call. An error is ignored: the file
+/// itself is on disk.
 fn sync_folder(target: &Path) {
     if cfg!(unix)
         && let Some(folder) = target.parent()
@@ -170,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrong_part_goes_and_a_right_one_gets_its_name() {
+    fn finish_removes_a_wrong_part_and_renames_a_correct_one() {
         let folder = tempfile::tempdir().unwrap();
         let (path, target) = (folder.path().join("x.part"), folder.path().join("x"));
         let digest = Digest::sha256("5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03");
@@ -194,7 +201,7 @@ mod tests {
 
     #[test]
     #[cfg(target_os = "linux")]
-    fn a_full_disk_is_told_from_other_errors() {
+    fn a_full_disk_has_its_own_error() {
         let wanted = RepoFile { path: "x".into(), size: 6, digest: None };
         let file = File::options().write(true).open("/dev/full").unwrap();
         let hash = Hasher::new(None, 6);

@@ -1,4 +1,4 @@
-//! Models of the hub where a path is expected.
+//! References to models of the hub in place of paths.
 
 use crate::error::HubError;
 use crate::local::{LocalModel, find};
@@ -10,10 +10,10 @@ use crate::short_names::{model_ref, short_name};
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Part of the available memory that is left to the KV cache and to values of a step.
+/// A tenth of the available memory is reserved for the KV cache and the values of a step.
 const RESERVED: u64 = 10;
 
-/// The reference that a path is: `hf:…`, `hf.co/…`, or a short name. None for other paths.
+/// Parses a path that is a reference: `hf:…`, `hf.co/…`, or a short name. `None` for other paths.
 ///
 /// # Errors
 /// [`HubError::Reference`] and [`HubError::Unsupported`].
@@ -22,15 +22,17 @@ pub fn path_reference(path: &Path) -> Result<Option<ModelRef>, HubError> {
     text.map(model_ref).transpose()
 }
 
-/// The short name that a path is; a file or folder of that name counts first.
+/// The short name in a path. An existing file or folder of that name has priority.
 pub fn path_short_name(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| short_name(text).is_some() && !path.exists())
 }
 
-/// The error of a path that names neither a file nor a model of the hub, if it may be a misspelled short name.
+/// The error for a path that is neither a file nor a model of the hub, if it may be a misspelled
+/// short name.
 pub fn misspelled_name(path: &Path) -> Option<String> {
     let text =
         path.to_str().filter(|text| !text.is_empty() && !text.contains(['/', '\\']) && !path.exists())?;
+    // A name with the extension of a model file is a missing file, not a misspelled model.
     match model_ref(text) {
         Err(HubError::Reference { problem, .. })
             if path.extension().is_none_or(|end| !is_file_ending(end)) =>
@@ -46,7 +48,8 @@ fn is_file_ending(end: &OsStr) -> bool {
 }
 
 impl QuantPolicy {
-    /// What a short name without a quant takes: its default quant, or a smaller one that fits into `available` bytes of memory.
+    /// The policy for a short name without a quant: its default quant, or a smaller one that fits
+    /// into `available` bytes of memory.
     pub fn of_short_name(name: Option<&str>, available: Option<u64>) -> QuantPolicy {
         let entry = name.and_then(short_name);
         let max_bytes = entry.and(available).map(|bytes| bytes - bytes / RESERVED);
@@ -57,7 +60,7 @@ impl QuantPolicy {
 /// Finds a model on this machine, or [downloads](pull_with) it.
 ///
 /// # Errors
-/// As for [`pull_with`].
+/// Like [`pull_with`].
 pub fn find_or_pull(
     settings: &HubSettings,
     model: &ModelRef,

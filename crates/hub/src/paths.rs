@@ -1,21 +1,22 @@
-//! Paths inside of a repository, before they become paths on this machine.
+//! Checks of paths in a repository before they become paths on this machine.
 
 use crate::error::HubError;
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a path.
+/// Maximum bytes of a path.
 const MAX_PATH: usize = 1024;
 
-/// Most bytes of one part: file systems have 255, and `.part` comes behind.
+/// Maximum bytes of one component. File systems allow 255, and `.part` is appended.
 const MAX_PART: usize = 240;
 
-/// Names that are devices on Windows, with any ending.
+/// Names of devices on Windows, with any extension.
 const DEVICES: [&str; 6] = ["con", "prn", "aux", "nul", "conin$", "conout$"];
 
-/// The path below `folder` of a file that the hub calls `path`.
+/// The path below `folder` for the path of a file on the hub. All systems apply the rules of all
+/// systems, so that a repository works on each of them or on none.
 ///
 /// # Errors
-/// A path that leads out of the folder, on any system, or that not every system can hold.
+/// A path that leads out of the folder on any system, or that some systems cannot store.
 pub(crate) fn below(folder: &Path, path: &str) -> Result<PathBuf, HubError> {
     check(path).map_err(|problem| HubError::UnsafePath { path: shortened(path), problem })?;
     Ok(path.split('/').fold(folder.to_owned(), |whole, part| whole.join(part)))
@@ -40,14 +41,17 @@ fn check_part(part: &str) -> Result<(), &'static str> {
     if part.len() > MAX_PART {
         return Err("a part of the path is too long");
     }
+    // Windows separates components by backslashes too, and names drives and streams with colons.
     if part.chars().any(|c| c.is_control() || "\\:*?\"<>|".contains(c)) {
         return Err(
             "the path holds a backslash, a colon, or another character that not every system can store",
         );
     }
+    // Windows drops dots and blanks at the end, so two names would be one file.
     if part.ends_with(['.', ' ']) || part.starts_with(' ') {
         return Err("a part of the path begins with a blank, or ends with a dot or a blank");
     }
+    // `nul.gguf` is the device too.
     let stem = part.split('.').next().unwrap_or_default().to_ascii_lowercase();
     let port = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
     if DEVICES.contains(&stem.as_str()) || port.is_some_and(|n| n.chars().count() == 1 && n != "0") {
@@ -60,7 +64,7 @@ fn shortened(path: &str) -> String {
     path.chars().take(200).collect()
 }
 
-/// A path as part of an address.
+/// Percent-encodes a path for an address. Characters in `keep` stay.
 pub(crate) fn escaped(path: &str, keep: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {
@@ -79,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_leads_out_of_the_folder() {
+    fn paths_out_of_the_folder_are_rejected() {
         let folder = Path::new("/cache");
         for bad in [
             "../x",
@@ -123,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_hold_no_reserved_characters() {
+    fn reserved_characters_in_addresses_are_escaped() {
         assert_eq!(escaped("a b/ü#?%.gguf", "/"), "a%20b/%C3%BC%23%3F%25.gguf");
         assert_eq!(escaped("refs/pr/1", ""), "refs%2Fpr%2F1");
     }

@@ -19,17 +19,17 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Files that are downloaded at the same time.
+/// Number of files that are downloaded concurrently.
 const PARALLEL: usize = 2;
 
-/// How often the caller is told of progress.
+/// Interval of progress reports, and of the enforcement of deadlines.
 const TICK: Duration = Duration::from_millis(100);
 
-/// What [`pull`] tells its caller.
+/// An event of [`pull`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PullEvent {
-    /// Which files come; once, before the first byte.
+    /// The files to download. Sent once, before the first byte.
     Plan {
         /// Quant, `safetensors`, or file.
         name: String,
@@ -37,33 +37,34 @@ pub enum PullEvent {
         files: usize,
         /// Bytes of all files.
         bytes: u64,
-        /// Bytes of them that are here already.
+        /// Bytes of them that are present already.
         here: u64,
-        /// The folder that they come into.
+        /// The target folder.
         folder: PathBuf,
     },
-    /// Something that a user wants to know: an attempt that failed, a wait.
+    /// A message for the user: a failed attempt, a wait.
     Note(String),
-    /// How far it is, some ten times a second.
+    /// Progress, about ten times per second.
     Progress {
-        /// Bytes that are here.
+        /// Bytes that are present.
         done: u64,
         /// Bytes of all files; 0 before they are known.
         total: u64,
     },
 }
 
-/// What [`pull`] did.
+/// The result of [`pull`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PullResult {
     /// The model.
     pub model: LocalModel,
-    /// Whether everything was here before.
+    /// Whether nothing was downloaded.
     pub up_to_date: bool,
 }
 
-/// What the thread that downloads and the one that reports share.
+/// State shared by the downloading and the reporting thread.
 struct PullProgress {
+    // Accessed with `Relaxed`: the counts are only displayed.
     done: AtomicU64,
     total: AtomicU64,
     events: Mutex<Sender<PullEvent>>,
@@ -72,7 +73,7 @@ struct PullProgress {
 impl PullProgress {
     fn tell(&self, event: PullEvent) {
         let events = self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // a caller that is gone needs no news
+        // Fails only if the receiver was dropped.
         let _ = events.send(event);
     }
 
@@ -81,11 +82,12 @@ impl PullProgress {
     }
 }
 
-/// Brings the newest state of a model into the cache folder, or finds that it is there. `report` is told what happens and says whether to go on;
-/// if not, what has come is kept.
+/// Downloads the newest state of a model into the cache folder, unless it is present. `report` is
+/// called with each event and returns whether to continue. If it returns false, downloaded bytes
+/// are kept.
 ///
 /// # Errors
-/// Every [`HubError`]; whatever has come stays, but for bytes that are wrong.
+/// Any [`HubError`]. Downloaded bytes are kept, except those with a wrong checksum.
 pub fn pull(
     settings: &HubSettings,
     model: &ModelRef,
@@ -94,10 +96,11 @@ pub fn pull(
     pull_with(settings, model, &QuantPolicy::default(), report)
 }
 
-/// Like [`pull`], with a policy for references without a quant. A [`PullEvent::Note`] says why another quant than the usual one is taken.
+/// Like [`pull`], with a policy for references without a quant. A [`PullEvent::Note`] explains why
+/// another quant than the default is chosen.
 ///
 /// # Errors
-/// As for [`pull`]; [`HubError::Choose`] with every quant if none is small enough.
+/// Like [`pull`]; [`HubError::Choose`] with all quants if none is small enough.
 pub fn pull_with(
     settings: &HubSettings,
     model: &ModelRef,
@@ -113,11 +116,14 @@ pub fn pull_with(
         PullProgress { done: AtomicU64::new(0), total: AtomicU64::new(0), events: Mutex::new(sender) };
     let done = &shared.done;
     let total = &shared.total;
+    // The work runs on its own thread, so that this one can report progress and end requests that
+    // hang.
     thread::scope(|scope| {
         let (ended, end) = channel();
         let (client, shared) = (&client, &shared);
         let work = move || {
             let result = work(client, settings, (model, policy), shared);
+            // Cannot fail: `watch` returns only after it has received the result.
             let _ = ended.send(result);
         };
         let spawned = thread::Builder::new().name("pull".into()).spawn_scoped(scope, work);
@@ -127,7 +133,7 @@ pub fn pull_with(
     .map_err(|error| stopped(&client, model, done, error))
 }
 
-/// An error after the caller stopped is that of the stop.
+/// Replaces an error after the caller stopped. Closed connections fail with other errors.
 fn stopped(client: &HubClient, model: &ModelRef, done: &AtomicU64, error: HubError) -> HubError {
     if !client.stopped() {
         return error;
@@ -135,7 +141,7 @@ fn stopped(client: &HubClient, model: &ModelRef, done: &AtomicU64, error: HubErr
     HubError::Stopped { what: model.to_string(), kept: done.load(Ordering::Relaxed) }
 }
 
-/// Tells the caller what happens until the work ends.
+/// Reports events to the caller until the work ends.
 fn watch(
     client: &HubClient,
     events: &Receiver<PullEvent>,
@@ -146,15 +152,16 @@ fn watch(
     loop {
         let ended = end.recv_timeout(TICK);
         client.enforce_deadlines();
-        let mut go_on = true;
+        let mut proceed = true;
         for event in events.try_iter() {
-            go_on &= report(event);
+            proceed &= report(event);
         }
         let (done, total) = (done.load(Ordering::Relaxed), total.load(Ordering::Relaxed));
-        go_on &= report(PullEvent::Progress { done, total });
+        proceed &= report(PullEvent::Progress { done, total });
         match ended {
             Ok(result) => return result,
-            Err(RecvTimeoutError::Timeout) if go_on || client.stopped() => {}
+            Err(RecvTimeoutError::Timeout) if proceed || client.stopped() => {}
+            // The loop continues until the work has ended and saved its parts.
             Err(RecvTimeoutError::Timeout) => client.stop(),
             Err(RecvTimeoutError::Disconnected) => {
                 let problem = "the download ended by a panic: report it".into();
@@ -174,6 +181,7 @@ fn work(
     if client.keeps_token() {
         note(format!("{} is not https: the token is not sent", client.endpoint));
     }
+    // All files are downloaded from this commit. A branch could change between two requests.
     let commit = client.commit(&model.repo, model.revision(), &note)?;
     let files = client.files(&model.repo, &commit, &note)?;
     let mut selection = select_by(model, policy, &files, &note)?;
@@ -188,7 +196,8 @@ fn work(
     pull.bring(&selection)
 }
 
-/// Refuses names that lead elsewhere, and two that are one file where case does not count.
+/// Rejects paths out of the folder, and two names that are one file on file systems that ignore
+/// case.
 fn check_names(folder: &Path, selection: &Selection) -> Result<(), HubError> {
     let mut seen = BTreeSet::new();
     for file in &selection.files {
@@ -211,7 +220,7 @@ struct PullJob<'a> {
 }
 
 impl PullJob<'_> {
-    /// The bytes of a folder's index, which is downloaded first.
+    /// The bytes of a folder's index. It is downloaded first, because it names the shards.
     fn index(&self, selection: &Selection, name: &str) -> Result<Vec<u8>, HubError> {
         let index: Vec<RepoFile> = selection.files.iter().filter(|file| file.path == name).cloned().collect();
         if index.iter().any(|file| file.size > MAX_INDEX) {
@@ -228,9 +237,11 @@ impl PullJob<'_> {
         input_file::read(&path, MAX_INDEX).map_err(unread)
     }
 
-    /// Brings what is missing of a selection.
+    /// Downloads the missing files of a selection.
     fn bring(&self, selection: &Selection) -> Result<PullResult, HubError> {
         let folder = self.store.commit(self.commit);
+        // Files that are present were verified when they got their names, so only sizes are
+        // compared.
         let missing: Vec<RepoFile> =
             selection.files.iter().filter(|file| !self.store.has(self.commit, file)).cloned().collect();
         if !missing.is_empty()
@@ -250,6 +261,8 @@ impl PullJob<'_> {
             self.shared.tell(PullEvent::Plan { name, files, bytes, here, folder: folder.clone() });
             self.download(&missing, &self.shared.done)?;
         }
+        // The record is written last, and also if nothing was missing: it may be damaged, or the
+        // set may have been pulled under another revision.
         let set = PulledSet {
             name: selection.name.clone(),
             tag: selection.tag.clone(),
@@ -264,7 +277,7 @@ impl PullJob<'_> {
         Ok(PullResult { model, up_to_date: missing.is_empty() })
     }
 
-    /// Bytes of files that an earlier process began.
+    /// Bytes in partial files of an earlier process.
     fn begun(&self, files: &[RepoFile]) -> u64 {
         let halt = AtomicBool::new(false);
         let one = self.one(&self.shared.done, &halt, &|_| {});
@@ -276,6 +289,7 @@ impl PullJob<'_> {
 
     fn check_space(&self, missing: &[RepoFile]) -> Result<(), HubError> {
         let needed = sum(missing).saturating_sub(self.begun(missing));
+        // Before the first byte, not after an hour of download.
         match free_bytes(&self.settings.cache) {
             Some(free) if free < needed => {
                 Err(HubError::Space { folder: self.settings.cache.clone(), needed, free })
@@ -294,7 +308,7 @@ impl PullJob<'_> {
         Download { client, store, repo: &self.model.repo, commit, done, halt, note }
     }
 
-    /// Downloads files, several at the same time. The first error ends the others too.
+    /// Downloads files, several concurrently. The first error ends the others too.
     fn download(&self, files: &[RepoFile], done: &AtomicU64) -> Result<(), HubError> {
         let folder = self.store.commit(self.commit);
         self.store.make_folder(&self.store.parts())?;
@@ -307,12 +321,14 @@ impl PullJob<'_> {
         let note = |text: String| self.shared.note(text);
         let halt = AtomicBool::new(false);
         let one = self.one(done, &halt, &note);
+        // A shared counter instead of fixed shares: files differ in size by orders of magnitude.
         let next = AtomicUsize::new(0);
         let failed = Mutex::new(None);
         let worker = || {
             while !one.ended() {
                 let at = next.fetch_add(1, Ordering::Relaxed);
                 let Some((file, target)) = files.get(at).zip(targets.get(at)) else { break };
+                // Only the first error is reported.
                 if let Err(error) = one.fetch(file, target) {
                     failed.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get_or_insert(error);
                     halt.store(true, Ordering::SeqCst);
@@ -321,7 +337,7 @@ impl PullJob<'_> {
         };
         thread::scope(|scope| {
             for _ in 1..PARALLEL.min(files.len()) {
-                // without a second thread the files come one after the other
+                // If the system refuses a thread, this thread downloads all files.
                 let _ = thread::Builder::new().name("pull".into()).spawn_scoped(scope, worker);
             }
             worker();

@@ -1,4 +1,4 @@
-//! Names of GGUF files: which quant a file has, and which files are the shards of one set.
+//! Names of GGUF files: the quant of a file, and the files of a sharded model.
 
 use crate::listing::RepoFile;
 
@@ -6,24 +6,24 @@ use crate::listing::RepoFile;
 pub const DEFAULT_QUANTS: [&str; 8] =
     ["Q4_K_M", "UD-Q4_K_XL", "Q4_0", "Q4_K_S", "IQ4_NL", "MXFP4_MOE", "Q5_K_M", "Q8_0"];
 
-/// Most files of a sharded model, as the formats crate reads them.
+/// Maximum number of files of a sharded model, as in the crate `latent-formats`.
 const MAX_SHARDS: u32 = 4096;
 
 /// A GGUF model of a repository: one file, or all shards of a set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GgufSet {
-    /// The quant as the file's name has it (`UD-Q4_K_XL`), where it has one.
+    /// The quant in the file's name (`UD-Q4_K_XL`), if any.
     pub(crate) tag: Option<String>,
     /// The path without the shard's number and `.gguf`.
     pub(crate) stem: String,
     /// The files in order.
     pub(crate) files: Vec<RepoFile>,
-    /// Number of files that the names announce.
+    /// Number of files by their names.
     pub(crate) expected: u32,
 }
 
 impl GgufSet {
-    /// What a user calls it: the tag, else the stem.
+    /// The name for users: the tag, or else the stem.
     pub(crate) fn name(&self) -> &str {
         self.tag.as_deref().unwrap_or(&self.stem)
     }
@@ -33,23 +33,25 @@ impl GgufSet {
         self.files.iter().fold(0, |sum, file| sum.saturating_add(file.size))
     }
 
-    /// Whether every shard is there.
+    /// Whether all shards exist.
     pub(crate) fn is_whole(&self) -> bool {
         self.files.len() as u32 == self.expected
     }
 }
 
-/// The models among the files of the repository of a name, in the order of their names, without [`companion`] files.
+/// The models among the files of the repository `repo`, sorted by name, without [`companion`]
+/// files.
 pub(crate) fn gguf_sets(repo: &str, files: &[RepoFile]) -> Vec<GgufSet> {
     sets_where(files, |path| companion(repo, path).is_none())
 }
 
-/// Sets of the GGUF files that are wanted.
+/// Sets of the GGUF files for which `wanted` returns true.
 pub(crate) fn sets_where(files: &[RepoFile], wanted: impl Fn(&str) -> bool) -> Vec<GgufSet> {
     let mut sets: Vec<GgufSet> = Vec::new();
     let gguf = |path: &str| path.to_ascii_lowercase().ends_with(".gguf");
     let mut files: Vec<&RepoFile> =
         files.iter().filter(|file| gguf(&file.path) && wanted(&file.path)).collect();
+    // Sorted by path, the shards of a set are in the order of their numbers.
     files.sort_by(|a, b| a.path.cmp(&b.path));
     for file in files {
         let (stem, shard) = stem(&file.path);
@@ -64,7 +66,7 @@ pub(crate) fn sets_where(files: &[RepoFile], wanted: impl Fn(&str) -> bool) -> V
     sets
 }
 
-/// Words in names of files and folders, and what such files are.
+/// Words in names of files and folders, and the role of such files.
 const COMPANIONS: [(&str, &str); 18] = [
     ("mmproj", "a projector"),
     ("projector", "a projector"),
@@ -86,15 +88,17 @@ const COMPANIONS: [(&str, &str); 18] = [
     ("controlvector", "a control vector"),
 ];
 
-/// What a file is that belongs to a model and is none by itself, judged by the words of its name and its folders. Words that the name of the
-/// repository has as well are part of the model's own name.
+/// The role of a file that belongs to a model and is not a model itself, by the words of its name
+/// and folders. Words that the repository's name also has are part of the model's name.
 pub(crate) fn companion(repo: &str, path: &str) -> Option<&'static str> {
     let (repo, path) = (repo.to_ascii_lowercase(), path.to_ascii_lowercase());
     let count = |name: &str, word: &str| {
         let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-        // projectors are also called `mmprojF16`
+        // Some projectors are named `mmprojF16`.
         words.filter(|found| *found == word || (word == "mmproj" && found.starts_with(word))).count()
     };
+    // Counted, not just found: the repository `Eagle-7B-GGUF` has a model `Eagle-7B-Q4_0.gguf` and
+    // may have a drafter `eagle-Eagle-7B.gguf`.
     let found = COMPANIONS.iter().find(|(word, _)| {
         let own = count(&repo, word);
         path.split('/').any(|part| count(part, word) > own)
@@ -102,13 +106,16 @@ pub(crate) fn companion(repo: &str, path: &str) -> Option<&'static str> {
     found.map(|(_, role)| *role)
 }
 
-/// A path without `-00001-of-00003` and `.gguf`, and the number of the shard and of all.
+/// A path without `-00001-of-00003` and `.gguf`, with the shard's number and the number of shards.
 pub(crate) fn stem(path: &str) -> (&str, Option<(u32, u32)>) {
+    // Callers pass names that end in `.gguf` in any case. `get` protects against a character
+    // boundary.
     let cut = path.len().saturating_sub(".gguf".len());
     let whole = path.get(..cut).unwrap_or(path);
     let shard = || {
         let (front, of) = whole.rsplit_once("-of-")?;
         let (front, number) = front.rsplit_once('-')?;
+        // llama-gguf-split writes five digits.
         let digits = |text: &str| {
             (text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit())).then(|| text.parse().ok())
         };
@@ -124,8 +131,9 @@ fn tag(stem: &str) -> Option<String> {
     quant_at(name).map(|at| name[at..].to_ascii_uppercase())
 }
 
-/// Where the quant at the end of a name begins, with `UD-` in front of it.
+/// The position of the quant at the end of a name, including `UD-` (Unsloth's dynamic quants).
 fn quant_at(name: &str) -> Option<usize> {
+    // From the left, so that the longest suffix that is a quant is found.
     let mut starts = name.match_indices(SEPARATORS).map(|(at, _)| at + 1);
     let at = std::iter::once(0).chain(&mut starts).find(|&at| is_quant(&name[at..]))?;
     Some(without(&name[..at], &["UD-"]).map_or(at, str::len))
@@ -133,7 +141,8 @@ fn quant_at(name: &str) -> Option<usize> {
 
 const SEPARATORS: [char; 3] = ['-', '.', '_'];
 
-/// A name without the first of these words that it ends with, which is all of it or stands behind a separator.
+/// A name without the first of these words that it ends with, if the word follows a separator or is
+/// the whole name.
 fn without<'a>(name: &'a str, ends: &[&str]) -> Option<&'a str> {
     ends.iter().find_map(|end| {
         let (front, last) = name.split_at_checked(name.len().checked_sub(end.len())?)?;
@@ -147,13 +156,16 @@ pub fn set_name(file: &str) -> &str {
     if end.is_some_and(|end| end.eq_ignore_ascii_case(".gguf")) { stem(file).0 } else { file }
 }
 
-/// What a model's file is called without its shard, its quant and the word for importances: `Kimi-K2` of `Kimi-K2-UD-Q4_K_XL-00001-of-00008.gguf`
-/// and of `Kimi-K2.i1-Q4_K_M.gguf`. Nothing is left of a name that is a quant.
+/// A file's name without shard, quant and word for importances: `Kimi-K2` for
+/// `Kimi-K2-UD-Q4_K_XL-00001-of-00008.gguf` and `Kimi-K2.i1-Q4_K_M.gguf`. Empty for a name that is
+/// a quant.
 pub fn base_name(file: &str) -> &str {
     let name = set_name(file);
     let cut = |name| str::trim_end_matches(name, SEPARATORS);
     let plain = without(name, &["imat", "imatrix"]).map_or(name, cut);
     match quant_at(plain) {
+        // mradermacher writes `i1-` before quants with an importance matrix, others `imat` on
+        // either side.
         Some(at) => {
             let front = cut(&plain[..at]);
             without(front, &["i1", "imat", "imatrix"]).map_or(front, cut)
@@ -183,8 +195,8 @@ fn is_quant(text: &str) -> bool {
 /// A model's tag, and its stem.
 pub(crate) type SetName<'a> = (Option<&'a str>, &'a str);
 
-/// Which of `names` (tag and stem of each) a user means by `quant`: the same tag, else the same but for `UD-`, else that quant within
-/// the name of the file or its folder. All that fit equally well.
+/// The models that a user means by `quant`: those with the same tag, otherwise those with the same
+/// tag after `UD-`, otherwise those with the quant in the name of the file or folder.
 pub(crate) fn matching(names: &[SetName<'_>], quant: &str) -> Vec<usize> {
     let wanted = quant.to_ascii_uppercase();
     let same = |tag: &Option<&str>| tag.is_some_and(|tag| tag.eq_ignore_ascii_case(&wanted));
@@ -201,10 +213,12 @@ pub(crate) fn matching(names: &[SetName<'_>], quant: &str) -> Vec<usize> {
     found.into_iter().find(|found| !found.is_empty()).unwrap_or_default()
 }
 
-/// Whether a name holds a quant as a word of its own: `Q4_K` is not in `Q4_K_M`.
+/// Whether a name contains a quant as a separate word. `Q4_K_M` does not contain `Q4_K`.
 fn holds(name: &str, quant: &str) -> bool {
     name.match_indices(quant).any(|(at, _)| {
         let before = name[..at].chars().next_back().is_none_or(|c| "-._/".contains(c));
+        // An underscore before a quant separates words (`model_Q8_0`). After it, the quant
+        // continues.
         let after = name[at + quant.len()..].chars().next().is_none_or(|c| "-./".contains(c));
         before && after
     })
@@ -225,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_files_tell_their_quant() {
+    fn tag_finds_the_quant_in_a_file_name() {
         for (stem, expected) in [
             ("DeepSeek-V2-Lite-Q4_K_M", Some("Q4_K_M")),
             ("deepseek-v2-lite.q4_0", Some("Q4_0")),
@@ -247,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn drafters_and_projectors_are_no_models() {
+    fn companion_recognizes_drafters_and_projectors() {
         for (repo, path, role) in [
             ("GLM-GGUF", "mtp-GLM-Q4_K_M.gguf", Some("a drafter")),
             ("GLM-GGUF", "GLM-MTP-BF16-00001-of-00002.gguf", Some("a drafter")),
@@ -273,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_of_a_name_has_neither_quant_nor_shard() {
+    fn base_name_removes_quant_and_shard() {
         for (file, base) in [
             ("Kimi-K2-BF16-00001-of-00002.gguf", "Kimi-K2"),
             ("Kimi-K2-UD-Q4_K_XL-00003-of-00008.gguf", "Kimi-K2"),

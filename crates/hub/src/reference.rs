@@ -5,13 +5,13 @@ use crate::repo::Repo;
 use std::fmt;
 use std::str::FromStr;
 
-/// What a reference begins with.
+/// The prefix of a reference.
 pub const PREFIX: &str = "hf:";
 
-/// What else it may begin with: the addresses of a repository's page.
+/// Alternative prefixes: the addresses of a repository's page.
 const ADDRESSES: [&str; 2] = ["hf.co/", "huggingface.co/"];
 
-/// A reference without what it begins with.
+/// A reference without its prefix.
 fn without_prefix(text: &str) -> Option<&str> {
     if let Some(rest) = text.strip_prefix(PREFIX) {
         return Some(rest.strip_prefix("//").unwrap_or(rest));
@@ -20,35 +20,36 @@ fn without_prefix(text: &str) -> Option<&str> {
     ADDRESSES.iter().find_map(|prefix| address.strip_prefix(prefix))
 }
 
-/// A model of the hub, as a user names it.
+/// A user's reference to a model of the hub.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelRef {
     /// The repository.
     pub repo: Repo,
-    /// Branch, tag or commit; without it, `main`.
+    /// Branch, tag or commit; by default `main`.
     pub revision: Option<String>,
-    /// Which of the repository's models.
+    /// The selected model of the repository.
     pub choice: ModelSelector,
 }
 
-/// Which of a repository's models.
+/// A selection among a repository's models.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ModelSelector {
-    /// The usual one: [`DEFAULT_QUANTS`](crate::DEFAULT_QUANTS) in order, then the only one.
+    /// The default: the first of [`DEFAULT_QUANTS`](crate::DEFAULT_QUANTS), or the only model.
     Usual,
-    /// The GGUF file, or the set of shards, of this quant; `safetensors` is the folder.
+    /// The GGUF file or set of shards with this quant; `safetensors` is the folder.
     Quant(String),
-    /// This file, or the set of shards that it belongs to.
+    /// This file, or its set of shards.
     File(String),
 }
 
 impl ModelRef {
-    /// Whether a model's path is a reference to the hub; a file of such a name is `./hf:…`.
+    /// Whether a model's path is a reference to the hub. A file with such a name can be given as
+    /// `./hf:…`.
     pub fn is_one(text: &str) -> bool {
         without_prefix(text).is_some()
     }
 
-    /// The revision to ask for.
+    /// The revision to request.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")
     }
@@ -57,11 +58,13 @@ impl ModelRef {
 impl FromStr for ModelRef {
     type Err = HubError;
 
-    /// Reads a reference, with or without `hf:` (or `hf://`, `hf.co/`, `https://huggingface.co/`) in front.
+    /// Parses a reference, with or without the prefix `hf:` (or `hf://`, `hf.co/`,
+    /// `https://huggingface.co/`).
     fn from_str(text: &str) -> Result<ModelRef, HubError> {
         let wrong = |problem: &str| HubError::Reference { text: text.into(), problem: problem.into() };
         let rest = without_prefix(text).unwrap_or(text);
         let (owner, rest) = rest.split_once('/').ok_or_else(|| wrong("it has no OWNER/NAME"))?;
+        // A name cannot contain these characters.
         let end = rest.find(['@', ':', '/']).unwrap_or(rest.len());
         let (name, mut rest) = rest.split_at(end);
         let repo = Repo { owner: owner.into(), name: name.into() };
@@ -75,6 +78,8 @@ impl FromStr for ModelRef {
         let choice = match rest.split_at_checked(1) {
             None => ModelSelector::Usual,
             Some((":", quant)) => ModelSelector::Quant(checked_quant(quant).map_err(wrong)?),
+            // The path is checked by `paths::below` before anything is written. A safetensors file
+            // alone is not a model.
             Some((_, file)) if file.to_ascii_lowercase().ends_with(".gguf") => {
                 ModelSelector::File(file.into())
             }
@@ -84,8 +89,9 @@ impl FromStr for ModelRef {
     }
 }
 
-/// Where a revision ends: at a slash or colon, but `refs/pr/1` has slashes of its own.
+/// The end of a revision: a slash or colon. `refs/pr/1` contains two slashes itself.
 fn revision_end(text: &str) -> usize {
+    // Pull requests and converted branches of the hub have refs with exactly two slashes.
     let slashes = if text.starts_with("refs/") { 2 } else { 0 };
     let stop = |c: char| c == '/' || c == ':';
     let mut ends = text.match_indices(stop).map(|(at, found)| (at, found == ":"));
@@ -97,9 +103,10 @@ fn revision_end(text: &str) -> usize {
     end.map_or(text.len(), |(at, _)| at)
 }
 
-/// A revision with `%2F` read as a slash.
+/// A checked revision, with `%2F` decoded to a slash.
 fn checked_revision(text: &str) -> Result<String, &'static str> {
     let revision = text.replace("%2F", "/").replace("%2f", "/");
+    // The revision becomes part of an address and, in Hugging Face's cache, of a path.
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+/".contains(c);
     if revision.is_empty() || revision.len() > 255 || !revision.chars().all(plain) || revision.contains("..")
     {
@@ -169,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_nothing_is_refused() {
+    fn invalid_references_are_rejected() {
         for text in [
             "hf:",
             "hf:model",

@@ -15,19 +15,20 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// What was removed.
+/// The result of [`remove`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RemovalReport {
     /// References of the models.
     pub models: Vec<String>,
-    /// Bytes that became free: a file that another commit has too frees nothing.
+    /// Freed bytes. A file that another commit shares by a hard link frees nothing.
     pub freed: u64,
 }
 
-/// The reference that a user means: `OWNER/NAME` with or without `hf:`, a `NAME` that one repository in the cache folder has, or a short name.
+/// The reference that a user means: `OWNER/NAME` with or without `hf:`, a `NAME` of one repository
+/// in the cache folder, or a short name.
 ///
 /// # Errors
-/// A reference that is none.
+/// An invalid reference, or a name of several repositories.
 pub fn pulled_reference(settings: &HubSettings, text: &str) -> Result<ModelRef, HubError> {
     if !text.contains('/') && !ModelRef::is_one(text) {
         let (name, rest) = text.split_at(text.find([':', '@']).unwrap_or(text.len()));
@@ -46,15 +47,17 @@ pub fn pulled_reference(settings: &HubSettings, text: &str) -> Result<ModelRef, 
     text.parse()
 }
 
-/// Removes what a reference names: one quant, or without a quant everything of the repository; with a revision only what was pulled of it.
+/// Removes the model of a reference: one quant, or without a quant the whole repository. With a
+/// revision, only files that were pulled from it.
 ///
 /// # Errors
-/// Nothing of it is there; a download of it is under way; the system refuses.
+/// The model was not pulled; it is being downloaded; an error of the system.
 pub fn remove(settings: &HubSettings, model: &ModelRef) -> Result<RemovalReport, HubError> {
     let store = RepoStore::new(settings, &model.repo);
     if fs::symlink_metadata(&store.folder).is_err() {
         return Err(not_pulled(settings, &model.to_string()));
     }
+    // Removal through a link would delete files elsewhere.
     for folder in [store.folder.parent().unwrap_or(&store.folder), &store.folder] {
         plain_folder(folder)?;
     }
@@ -63,25 +66,29 @@ pub fn remove(settings: &HubSettings, model: &ModelRef) -> Result<RemovalReport,
     let _locks = if whole { locks(&store)? } else { Vec::new() };
     for commit in store.commits() {
         let sets = store.record(&commit).sets;
-        let (gone, kept): (Vec<PulledSet>, Vec<PulledSet>) = chosen(model, &commit, sets);
-        if gone.is_empty() {
+        let (discarded, remaining): (Vec<PulledSet>, Vec<PulledSet>) = chosen(model, &commit, sets);
+        if discarded.is_empty() {
             continue;
         }
         let names = |sets: &[PulledSet]| -> BTreeSet<String> {
             sets.iter().flat_map(|set| &set.files).map(|file| file.path.clone()).collect()
         };
-        let staying = names(&kept);
+        // Files that other models of the commit share, such as a README, stay.
+        let shared = names(&remaining);
         let folder = store.commit(&commit);
-        let going: Result<Vec<PathBuf>, HubError> =
-            names(&gone).difference(&staying).map(|path| below(&folder, path)).collect();
-        let going = going?;
-        going.iter().try_for_each(|path| no_links(&store, path))?;
-        // first the record: what is half removed must not be found
-        store.change(&commit, |sets| sets.retain(|set| !gone.iter().any(|gone| same(gone, set))))?;
-        for path in &going {
+        // All paths are checked before the first removal, so that an error leaves a complete set.
+        let paths: Result<Vec<PathBuf>, HubError> =
+            names(&discarded).difference(&shared).map(|path| below(&folder, path)).collect();
+        let paths = paths?;
+        paths.iter().try_for_each(|path| no_links(&store, path))?;
+        // The record first: a half-removed model must not be found.
+        store.change(&commit, |sets| {
+            sets.retain(|set| !discarded.iter().any(|discarded| same(discarded, set)))
+        })?;
+        for path in &paths {
             removed.freed += remove_file(&store, path)?;
         }
-        removed.models.extend(gone.iter().map(|set| reference(&model.repo, set)));
+        removed.models.extend(discarded.iter().map(|set| reference(&model.repo, set)));
     }
     if whole {
         removed.freed += remove_rest(&store.folder)?;
@@ -105,14 +112,14 @@ fn not_pulled(settings: &HubSettings, what: &str) -> HubError {
     HubError::NotPulled { what: what.into(), cache: settings.cache.clone() }
 }
 
-/// The sets that go and those that stay.
+/// The sets to remove and those to keep.
 fn chosen(model: &ModelRef, commit: &str, sets: Vec<PulledSet>) -> (Vec<PulledSet>, Vec<PulledSet>) {
     let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.name.as_str())).collect();
     let by_quant = match &model.choice {
         ModelSelector::Quant(quant) => matching(&names, quant),
         _ => Vec::new(),
     };
-    let goes: Vec<bool> = (0..sets.len())
+    let is_chosen: Vec<bool> = (0..sets.len())
         .map(|i| {
             let set = &sets[i];
             let revision =
@@ -127,11 +134,11 @@ fn chosen(model: &ModelRef, commit: &str, sets: Vec<PulledSet>) -> (Vec<PulledSe
                 }
         })
         .collect();
-    let mut goes = goes.into_iter();
-    sets.into_iter().partition(|_| goes.next().unwrap_or(false))
+    let mut is_chosen = is_chosen.into_iter();
+    sets.into_iter().partition(|_| is_chosen.next().unwrap_or(false))
 }
 
-/// The locks of all downloads into a repository.
+/// Takes the locks of all downloads into a repository. Fails if a download is running.
 fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
     let mut held = Vec::new();
     for entry in fs::read_dir(store.parts()).into_iter().flatten().flatten() {
@@ -139,7 +146,7 @@ fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
         if path.extension().is_some_and(|end| end == "lock") {
             match Lock::try_at(&path) {
                 Ok(LockAttempt::Here(lock)) => held.push(lock),
-                // not a lock: it goes with the folder
+                // Not a lock file. It is removed with the folder.
                 Err(HubError::Cache { .. }) => {}
                 Err(error) => return Err(error),
                 Ok(LockAttempt::Elsewhere) => {
@@ -152,7 +159,8 @@ fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
     Ok(held)
 }
 
-/// Refuses a path on whose way through the repository's folder is a link.
+/// Rejects a path that contains a link inside the repository's folder: removing through it would
+/// delete files elsewhere.
 fn no_links(store: &RepoStore, path: &Path) -> Result<(), HubError> {
     let inside = path.strip_prefix(&store.folder).unwrap_or(Path::new(""));
     let mut folder = store.folder.clone();
@@ -166,14 +174,14 @@ fn no_links(store: &RepoStore, path: &Path) -> Result<(), HubError> {
     Ok(())
 }
 
-/// Removes a file, and the folders that it leaves empty; the bytes that become free.
+/// Removes a file and the folders that become empty. Returns the freed bytes.
 fn remove_file(store: &RepoStore, path: &Path) -> Result<u64, HubError> {
     let freed = freed_by(path);
     match fs::remove_file(path) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(HubError::io(path)(error)),
         _ => {}
     }
-    // folders that are not empty stay
+    // `remove_dir` fails on folders that are not empty.
     path.ancestors()
         .skip(1)
         .take_while(|folder| *folder != store.folder)
@@ -187,6 +195,7 @@ fn freed_by(path: &Path) -> u64 {
     #[cfg(unix)]
     {
         use std::os::unix::fs::MetadataExt;
+        // Another commit shares the file by a hard link.
         if metadata.nlink() > 1 {
             return 0;
         }
@@ -194,22 +203,23 @@ fn freed_by(path: &Path) -> u64 {
     if metadata.is_file() { metadata.len() } else { 0 }
 }
 
-/// Removes the folder of a repository of which nothing is left, unless something is still coming.
+/// Removes the folder of a repository without models, unless a download is in progress.
 fn remove_empty(store: &RepoStore) {
     let parts = fs::remove_dir(store.parts());
     if parts.is_ok() || parts.is_err_and(|error| error.kind() == ErrorKind::NotFound) {
         let _ = fs::remove_file(store.folder.join("lock"));
-        // a folder that is not empty stays, and so does an owner with other models
+        // Fails on folders that are not empty, such as an owner with other models.
         store.folder.ancestors().take(2).for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
 
-/// Removes what is left of a repository's folder: parts, locks, files without a record. Links are removed, not followed.
+/// Removes the rest of a repository's folder: parts, locks, files without a record. Links are
+/// removed, not followed.
 fn remove_rest(folder: &Path) -> Result<u64, HubError> {
     let freed = bytes_below(folder);
     fs::remove_dir_all(folder).map_err(HubError::io(folder))?;
     if let Some(owner) = folder.parent() {
-        // an owner with other models stays
+        // Fails if the owner has other models.
         let _ = fs::remove_dir(owner);
     }
     Ok(freed)
@@ -220,7 +230,7 @@ fn bytes_below(folder: &Path) -> u64 {
         fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
     let one = |path: &PathBuf| match fs::symlink_metadata(path) {
         Ok(there) if there.is_dir() => bytes_below(path),
-        // not what Latent keeps for itself
+        // Records and ETags are not part of a model.
         Ok(there)
             if there.is_file() && !path.extension().is_some_and(|end| end == "json" || end == "etag") =>
         {

@@ -12,7 +12,7 @@ pub struct Repo {
 }
 
 impl Repo {
-    /// What keeps the names from being those of folders.
+    /// Checks owner and name, which become names of folders in the cache.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
         for part in [&self.owner, &self.name] {

@@ -9,19 +9,19 @@ use latent_types::format_bytes;
 use serde::Deserialize;
 use std::collections::{BTreeSet, HashMap};
 
-/// The name of a folder of safetensors as a quant.
+/// The "quant" that selects a folder of safetensors files.
 pub(crate) const SAFETENSORS: &str = "safetensors";
 
-/// Which file holds each tensor.
+/// The index of a folder's shards.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 
-/// The same in Mistral's own folders.
+/// The index in Mistral's own folders.
 const MISTRAL_INDEX: &str = "consolidated.safetensors.index.json";
 
 /// The weights of a model without an index.
 const SINGLE: [&str; 2] = ["model.safetensors", "consolidated.safetensors"];
 
-/// Files of a model folder besides its weights, taken if the repository has them.
+/// Files of a model folder other than weights. They are downloaded if the repository has them.
 const SMALL_FILES: [&str; 18] = [
     "config.json",
     "generation_config.json",
@@ -43,33 +43,34 @@ const SMALL_FILES: [&str; 18] = [
     MISTRAL_INDEX,
 ];
 
-/// Most models that a message lists.
+/// Maximum number of models in a message.
 const MAX_LISTED: usize = 40;
 
 /// The files of a model.
 #[derive(Clone, Debug)]
 pub(crate) struct Selection {
-    /// What a user calls it.
+    /// The name for users.
     pub(crate) name: String,
     pub(crate) tag: Option<String>,
-    /// The file to open, or nothing for the folder.
+    /// The file to open; empty for the folder.
     pub(crate) model: String,
     pub(crate) files: Vec<RepoFile>,
-    /// The index among the files that names more of them: see [`add_shards`].
+    /// The index among the files that names the shards; see [`add_shards`].
     pub(crate) index: Option<&'static str>,
 }
 
-/// Which quant [`pull_with`](crate::pull_with) takes if the reference names none.
+/// The choice of a quant by [`pull_with`](crate::pull_with) for references without one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuantPolicy {
     /// The quant that is preferred to [`DEFAULT_QUANTS`].
     pub preferred: Option<String>,
-    /// Maximum size of the model's files in bytes: if the usual quant exceeds it, the largest one that does not is taken.
+    /// Maximum size of the model's files in bytes. If the default quant is larger, the largest one
+    /// that fits is chosen.
     pub max_bytes: Option<u64>,
 }
 
-/// The files of the model that a reference names, or that a policy chooses if it names none. `note` is told why another quant than
-/// the usual one is taken.
+/// The files of the model that a reference names, or that a policy chooses for a reference without
+/// a quant. `note` is called with the reason if another quant than the default is chosen.
 pub(crate) fn select_by(
     model: &ModelRef,
     policy: &QuantPolicy,
@@ -79,6 +80,8 @@ pub(crate) fn select_by(
     if model.choice != ModelSelector::Usual {
         return select(model, files);
     }
+    // The preferred quant of a short name may have been removed from its repository. Then the
+    // default quants apply.
     let preferred = policy.preferred.clone().map(|quant| {
         let choice = ModelSelector::Quant(quant);
         select(&ModelRef { choice, ..model.clone() }, files)
@@ -88,10 +91,11 @@ pub(crate) fn select_by(
         _ => select(model, files)?,
     };
     let size = usual.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.size));
-    // the size of a folder is not known before its index is
+    // The size of a folder is unknown before its index is downloaded.
     let Some(max) = policy.max_bytes.filter(|max| size > *max && !usual.model.is_empty()) else {
         return Ok(usual);
     };
+    // The largest quant that fits has the least quantization error.
     let sets = gguf_sets(&model.repo.name, files);
     let small = (0..sets.len()).filter(|&at| sets[at].is_whole() && sets[at].bytes() <= max);
     let Some(at) = small.max_by_key(|&at| sets[at].bytes()) else {
@@ -138,7 +142,7 @@ pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, 
     }
 }
 
-/// Which of several models is taken if none is named.
+/// The model among several for a reference without a quant.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum DefaultSelection {
     One(usize),
@@ -147,7 +151,7 @@ pub(crate) enum DefaultSelection {
     None,
 }
 
-/// Which of the models with these quants is taken if none is named: the one of the preferred quant, or the only one.
+/// Chooses among models with these quants: the most preferred quant, or the only model.
 pub(crate) fn usual(tags: &[Option<&str>]) -> DefaultSelection {
     if tags.len() == 1 {
         return DefaultSelection::One(0);
@@ -157,6 +161,8 @@ pub(crate) fn usual(tags: &[Option<&str>]) -> DefaultSelection {
         match found[..] {
             [] => {}
             [one] => return DefaultSelection::One(one),
+            // Several models in one repository: a less preferred quant must not decide between
+            // them.
             _ => return DefaultSelection::Several(quant, found),
         }
     }
@@ -170,16 +176,20 @@ fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError>
             format!("{} is {} files, of which it has {}", set.name(), set.expected, set.files.len());
         return Err(HubError::NoModel { repo: repo.clone(), problem });
     }
+    // A quant that several models have does not name one of them. Then the file does.
     let alone = sets.iter().filter(|other| other.tag == set.tag).count() == 1;
     let tag = set.tag.clone();
     let name = tag.clone().filter(|_| alone).unwrap_or_else(|| set.files[0].path.clone());
     Ok(Selection { name, tag, model: set.files[0].path.clone(), files: set.files.clone(), index: None })
 }
 
-/// A file, with the other shards of its set.
+/// A file with the other shards of its set.
 fn file(model: &ModelRef, path: &str, files: &[RepoFile]) -> Result<Selection, HubError> {
+    // Companion files (drafters, projectors) are excluded elsewhere, but can be selected by name
+    // here.
     let named: Vec<RepoFile> = match stem(path) {
         (stem_of, Some((_, of))) => {
+            // Another set may have the same stem and another number of shards.
             let same = |file: &&RepoFile| {
                 let (other, shard) = stem(&file.path);
                 other == stem_of && shard.is_some_and(|(_, all)| all == of)
@@ -206,12 +216,13 @@ fn sorted(mut files: Vec<RepoFile>) -> Vec<RepoFile> {
     files
 }
 
-/// A folder of safetensors. With an index, its shards are not among the files yet.
+/// A folder of safetensors files. With an index, the shards are added later by [`add_shards`].
 fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
     let find = |name: &str| files.iter().find(|file| file.path == name).cloned();
     let mut found: Vec<RepoFile> = SMALL_FILES.into_iter().filter_map(find).collect();
     let has = |found: &[RepoFile], name: &str| found.iter().any(|file| file.path == name);
     let none = |problem: String| HubError::NoModel { repo: repo.clone(), problem };
+    // The error names what the repository has instead of a model.
     if !has(&found, "config.json") && !has(&found, "params.json") {
         let companions = sets_where(files, |path| companion(&repo.name, path).is_some());
         return Err(none(if files.iter().any(|f| f.path.ends_with(".safetensors")) {
@@ -225,7 +236,8 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
             "it holds neither GGUF files nor a folder of safetensors".into()
         }));
     }
-    // a repository may hold the weights in both forms
+    // Mistral's repositories may have the weights in both forms. Only one is downloaded: Hugging
+    // Face's.
     let plain = has(&found, INDEX) || find(SINGLE[0]).is_some();
     let (keys, tokens) = (has(&found, "config.json"), has(&found, "tokenizer.json"));
     found.retain(|file| match file.path.as_str() {
@@ -235,6 +247,8 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
         _ => true,
     });
     let index = [INDEX, MISTRAL_INDEX].into_iter().find(|name| has(&found, name));
+    // Subfolders hold other forms of the weights (`onnx/`, `original/`), so only the root is
+    // searched.
     if index.is_none() {
         let root =
             files.iter().filter(|file| !file.path.contains('/') && file.path.ends_with(".safetensors"));
@@ -271,11 +285,13 @@ pub(crate) fn add_shards(
     let name_of_index = selection.index.unwrap_or(INDEX);
     let index: RepoIndex = serde_json::from_slice(index)
         .map_err(|error| none(format!("its {name_of_index} cannot be read: {error}")))?;
+    // A set, because many tensors are in the same shard.
     let names: BTreeSet<&String> = index.weight_map.values().collect();
     for name in names {
         let file = files.iter().find(|file| file.path == *name);
         let file =
             file.ok_or_else(|| none(format!("its {name_of_index} names {name:?}, which it does not have")))?;
+        // `check_names` checks the names afterwards: the index is a file of the repository's owner.
         if !selection.files.contains(file) {
             selection.files.push(file.clone());
         }
@@ -283,7 +299,7 @@ pub(crate) fn add_shards(
     Ok(())
 }
 
-/// The error that lists `some` of the sets, and the folder of safetensors.
+/// The error that lists some of the sets, and the folder of safetensors files.
 fn choose(
     model: &ModelRef,
     problem: String,
@@ -296,6 +312,7 @@ fn choose(
         .iter()
         .map(|&at| {
             let set = &sets[at];
+            // A quant that several models have would be ambiguous again.
             let alone = sets.iter().filter(|other| other.tag == set.tag).count() == 1;
             let choice = match &set.tag {
                 Some(tag) if alone => ModelSelector::Quant(tag.clone()),
@@ -304,6 +321,8 @@ fn choose(
             ModelChoice { reference: reference(choice), bytes: Some(set.bytes()) }
         })
         .collect();
+    // GGUF repositories may also have the original folder. It is offered only if all models are
+    // listed.
     let is_folder = files.iter().any(|file| ["config.json", "params.json"].contains(&file.path.as_str()))
         && files.iter().any(|file| file.path.ends_with(".safetensors") && !file.path.contains('/'));
     if is_folder && some.len() == sets.len() {
@@ -351,14 +370,14 @@ mod tests {
         assert_eq!(run("hf:o/n", None, Some(45)), (Ok("Q4_K_M".into()), vec![]));
         assert_eq!(run("hf:o/n", Some("UD-Q4_K_XL"), Some(48)), (Ok("UD-Q4_K_XL".into()), vec![]));
         assert_eq!(run("hf:o/n", Some("Q6_K"), None), (Ok("Q4_K_M".into()), vec![]));
-        // what is named is taken, whatever its size
+        // A named quant is chosen whatever its size.
         assert_eq!(run("hf:o/n:Q8_0", Some("Q4_K_M"), Some(1)), (Ok("Q8_0".into()), vec![]));
         let (chosen, notes) = run("hf:o/n", Some("UD-Q4_K_XL"), Some(44));
         assert_eq!(chosen.as_deref(), Ok("Q3_K_M"));
         let note =
             "o/n: UD-Q4_K_XL (48 B) does not fit into the 44 B that are available: taking Q3_K_M (35 B)";
         assert_eq!(notes, [note]);
-        // an incomplete set is never taken
+        // An incomplete set is never chosen.
         assert_eq!(run("hf:o/n", None, Some(34)).0.as_deref(), Ok("Q2_K"));
         let error = run("hf:o/n", None, Some(24)).0.unwrap_err();
         assert!(error.starts_with("o/n: none of its models fits into the 24 B"), "{error}");
@@ -366,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_quant_the_usual_one_is_taken() {
+    fn a_reference_without_a_quant_selects_the_default_quant() {
         let repo = [
             "m-Q8_0.gguf",
             "m-Q4_0.gguf",
@@ -389,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preferred_quant_of_several_models_is_asked_for() {
+    fn a_quant_of_several_models_is_ambiguous() {
         let repo = ["a-Q4_K_M.gguf", "b-Q4_K_M.gguf", "a-Q8_0.gguf"];
         for reference in ["hf:o/n", "hf:o/n:Q4_K_M"] {
             let error = chosen(reference, &repo).unwrap_err();
@@ -412,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn drafters_and_projectors_are_not_taken_for_the_model() {
+    fn drafters_and_projectors_are_not_selected_as_models() {
         let repo = [
             "GLM-Q4_K_M.gguf",
             "GLM-Q8_0.gguf",
@@ -456,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_are_taken_without_what_is_not_read() {
+    fn a_folder_is_selected_without_files_that_are_not_read() {
         let repo = [
             "config.json",
             "tokenizer.json",
@@ -476,7 +495,7 @@ mod tests {
             chosen("hf:o/n", &["params.json", "consolidated.safetensors", "x.safetensors"]).unwrap(),
             ["params.json", "consolidated.safetensors"]
         );
-        // weights in both forms: those of Hugging Face, without Mistral's files
+        // With weights in both forms, Hugging Face's are chosen, without Mistral's files.
         let both = [&mistral[..], &["config.json", "tokenizer.json", "model.safetensors"]].concat();
         assert_eq!(chosen("hf:o/n", &both).unwrap(), ["config.json", "tokenizer.json", "model.safetensors"]);
         assert!(chosen("hf:o/n", &["config.json", "pytorch_model.bin"]).unwrap_err().contains("pickle"));

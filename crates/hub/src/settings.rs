@@ -8,16 +8,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The hub that is asked without `HF_ENDPOINT`.
+/// The default of `HF_ENDPOINT`.
 pub const ENDPOINT: &str = "https://huggingface.co";
 
-/// Lowest speed of a download without `LATENT_MIN_SPEED`, in bytes per second.
+/// The default of `LATENT_MIN_SPEED`, in bytes per second.
 pub const MIN_SPEED: u64 = 1000;
 
-/// Most bytes of a token.
+/// Maximum bytes of a token.
 const MAX_TOKEN: u64 = 4096;
 
-/// A secret: it is shown nowhere.
+// `Debug` is written by hand, so that settings can be logged.
+/// An access token, which is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -27,10 +28,10 @@ impl Token {
         &self.0
     }
 
-    /// Checks a secret that came from `name`; none if it is empty.
+    /// A token from the variable or file `name`; `None` if it is empty.
     ///
     /// # Errors
-    /// Characters that no token has, which would end a header.
+    /// Characters other than printable ASCII. A line end would let the token inject HTTP headers.
     pub fn new(name: &str, text: &str) -> Result<Option<Token>, HubError> {
         let text = text.trim();
         if text.len() as u64 > MAX_TOKEN || !text.bytes().all(|b| b.is_ascii_graphic()) {
@@ -50,33 +51,35 @@ impl fmt::Debug for Token {
 /// Address of the hub, the user's token, and the cache folder.
 #[derive(Clone, Debug)]
 pub struct HubSettings {
-    /// Scheme, host and perhaps a path, without a slash at the end.
+    /// Scheme, host and optionally a path, without a slash at the end.
     pub endpoint: String,
-    /// What identifies the user.
+    /// The user's access token.
     pub token: Option<Token>,
     /// Never use the network.
     pub offline: bool,
     /// Latent's cache folder; models are in its folder `hub`.
     pub cache: PathBuf,
-    /// The folder in which Hugging Face's tools keep models: read, never written.
+    /// The cache folder of Hugging Face's own tools, which is only read.
     pub hf_cache: Option<PathBuf>,
-    /// How long a server may send nothing.
+    /// Maximum time without bytes from a server.
     pub idle: Duration,
-    /// Lowest speed in bytes per second, averaged over [`idle`](Self::idle): a slower attempt fails.
+    /// Minimum speed in bytes per second, averaged over [`idle`](Self::idle). A slower attempt
+    /// fails.
     pub min_speed: u64,
-    /// Attempts without any progress before a download fails.
+    /// Maximum number of consecutive attempts without progress.
     pub attempts: u32,
-    /// Wait before the second attempt; it doubles with each.
+    /// Wait before the second attempt. It doubles with each further attempt.
     pub backoff: Duration,
 }
 
 impl HubSettings {
-    /// Settings from the environment: `LATENT_CACHE`, `XDG_CACHE_HOME`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HOME`,
-    /// `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`, `LATENT_MIN_SPEED`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`. (ureq reads `HTTPS_PROXY`, `ALL_PROXY`
-    /// and `NO_PROXY` itself.)
+    /// Settings from the environment: `LATENT_CACHE`, `XDG_CACHE_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
+    /// `HF_TOKEN_PATH`, `HF_HOME`, `HF_HUB_CACHE`, `HF_HUB_OFFLINE`, `HF_HUB_DOWNLOAD_TIMEOUT`,
+    /// `LATENT_MIN_SPEED`, `HF_HUB_DISABLE_IMPLICIT_TOKEN`. (ureq itself reads `HTTPS_PROXY`,
+    /// `ALL_PROXY` and `NO_PROXY`.)
     ///
     /// # Errors
-    /// A variable that cannot be used; no home folder.
+    /// An invalid variable; a missing home folder.
     pub fn from_env() -> Result<HubSettings, HubError> {
         HubSettings::from_variables(&|name| std::env::var_os(name).filter(|value| !value.is_empty()))
     }
@@ -84,11 +87,13 @@ impl HubSettings {
     /// Settings from given variables.
     ///
     /// # Errors
-    /// As for [`from_env`](Self::from_env).
+    /// Like [`from_env`](Self::from_env).
     pub fn from_variables(variable: &dyn Fn(&str) -> Option<OsString>) -> Result<HubSettings, HubError> {
+        // A relative home would put gigabytes into the working directory.
         let home =
             variable("HOME").map(PathBuf::from).or_else(std::env::home_dir).filter(|home| home.is_absolute());
         let folder = |name: &str| variable(name).map(PathBuf::from);
+        // The XDG specification requires relative paths to be ignored.
         let xdg = folder("XDG_CACHE_HOME").filter(|path| path.is_absolute());
         let caches = xdg.or_else(|| home.as_ref().map(|home| home.join(".cache")));
         let cache = match (folder("LATENT_CACHE"), &caches) {
@@ -99,6 +104,7 @@ impl HubSettings {
                 return Err(HubError::Setting { name: "LATENT_CACHE".into(), problem: problem.into() });
             }
         };
+        // The defaults of huggingface_hub, so that its token and cached models are found.
         let hf_home = folder("HF_HOME").or_else(|| caches.map(|caches| caches.join("huggingface")));
         let word = |name: &str| variable(name).map(|value| value.to_string_lossy().trim().to_owned());
         Ok(HubSettings {
@@ -124,11 +130,12 @@ fn absolute(path: &Path) -> Result<PathBuf, HubError> {
     std::path::absolute(path).map_err(HubError::io(path))
 }
 
+// The same values as in huggingface_hub.
 fn is_true(value: &str) -> bool {
     ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
 }
 
-/// The address of the hub. One with a password in it is refused, because addresses are shown in messages.
+/// The address of the hub. An address with a password is rejected, because messages show addresses.
 fn endpoint(value: Option<String>) -> Result<String, HubError> {
     let Some(value) = value.filter(|value| !value.is_empty()) else { return Ok(ENDPOINT.into()) };
     let rest = value.strip_prefix("https://").or_else(|| value.strip_prefix("http://"));
@@ -142,12 +149,15 @@ fn endpoint(value: Option<String>) -> Result<String, HubError> {
         let problem = "expected an address such as https://huggingface.co or http://localhost:8080, without user, query or fragment";
         return Err(HubError::Setting { name: "HF_ENDPOINT".into(), problem: problem.into() });
     }
+    // Paths are appended with a slash.
     Ok(value.trim_end_matches('/').to_owned())
 }
 
 fn idle(value: Option<String>) -> Result<Duration, HubError> {
     let Some(value) = value else { return Ok(Duration::from_secs(30)) };
     match value.parse::<f64>() {
+        // The range also excludes NaN, infinity and negative numbers, on which `from_secs_f64`
+        // panics.
         Ok(seconds) if (0.01..=86400.0).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
         _ => Err(HubError::Setting {
             name: "HF_HUB_DOWNLOAD_TIMEOUT".into(),
@@ -166,7 +176,7 @@ fn min_speed(value: Option<String>) -> Result<u64, HubError> {
     })
 }
 
-/// The token: a variable, else the file in which `hf auth login` keeps it.
+/// The token, from a variable or from the file of `hf auth login`.
 fn token(
     variable: &dyn Fn(&str) -> Option<OsString>,
     hf_home: Option<&Path>,
@@ -175,6 +185,7 @@ fn token(
     if implicit.is_some_and(|value| is_true(&value.to_string_lossy())) {
         return Ok(None);
     }
+    // The second name is the older one.
     for name in ["HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"] {
         if let Some(value) = variable(name)
             && let Some(token) = Token::new(name, &value.to_string_lossy())?
@@ -186,9 +197,10 @@ fn token(
         variable("HF_TOKEN_PATH").map(PathBuf::from).or_else(|| hf_home.map(|home| home.join("token")));
     let Some(path) = path else { return Ok(None) };
     let name = path.display().to_string();
+    // Two more bytes for a line end.
     match input_file::read_text(&path, MAX_TOKEN + 2) {
         Ok(text) => Token::new(&name, &text),
-        // most users have none
+        // Most users have no such file.
         Err(InputError::Io { .. }) => Ok(None),
         Err(error) => Err(HubError::Setting { name: "token".into(), problem: error.to_string() }),
     }
@@ -238,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_none_or_hold_a_password_are_refused() {
+    fn invalid_addresses_and_passwords_are_rejected() {
         for bad in
             ["huggingface.co", "ftp://x", "https://", "https://me:pw@host", "https://x/?a", "http://a b"]
         {

@@ -12,31 +12,32 @@ const REGISTRY: &str = include_str!("short-names.json");
 /// Number of names that an error suggests.
 const SUGGESTIONS: usize = 3;
 
-/// Most characters of a text that are compared with names.
+/// Maximum number of characters of a text that are compared with names.
 const MAX_COMPARED: usize = 64;
 
-/// Similarity from which a text counts as a misspelled name.
+// High enough that common words (`moon`, `youth`) are similar to no name.
+/// Minimum similarity of a misspelled name.
 const LIKELY: f64 = 0.8;
 
-/// A model that has a short name.
+/// A model with a short name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShortName {
     /// The name, in lower case.
     pub name: String,
-    /// The model's size as users write it after the name: `2b` in `youtu-llm:2b`.
+    /// The model's size, which users may write after the name: `youtu-llm:2b`.
     pub size: String,
     /// The repository, `OWNER/NAME`.
     #[serde(rename = "repository", deserialize_with = "repo")]
     pub repo: Repo,
-    /// The quant that is taken if none is named and memory suffices.
+    /// The default quant, if memory suffices.
     pub quant: String,
     /// Approximate size of that quant's files in bytes.
     pub bytes: u64,
     /// Approximate bytes of weights that a step of one token reads, if known.
     #[serde(default)]
     pub bytes_per_token: Option<u64>,
-    /// Why the model cannot run, if it cannot.
+    /// The reason if the model is not supported.
     #[serde(default)]
     pub unsupported: Option<String>,
 }
@@ -53,33 +54,36 @@ fn repo<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Repo, D::Error> {
 static NAMES: LazyLock<Result<Vec<ShortName>, String>> =
     LazyLock::new(|| serde_json::from_str(REGISTRY).map_err(|error| error.to_string()));
 
-/// All models that have a short name, in the order of their size.
+/// All models with short names, sorted by size.
 pub fn short_names() -> &'static [ShortName] {
-    // a test reads the registry, so an error cannot reach a user
+    // A test parses the registry, so an error cannot reach a user.
     NAMES.as_deref().unwrap_or_default()
 }
 
-/// The entry of `NAME[:QUANT]`, `NAME:SIZE` or `NAME:SIZE-QUANT`, in any case, and the quant as written.
+/// The entry for `NAME[:QUANT]`, `NAME:SIZE` or `NAME:SIZE-QUANT` in any case, with the quant.
 fn find(text: &str) -> Option<(&'static ShortName, Option<&str>)> {
     let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest)));
     let entry = short_names().iter().find(|entry| entry.name.eq_ignore_ascii_case(name))?;
     let Some(rest) = rest else { return Some((entry, None)) };
+    // Sizes have no hyphen (checked by a test), so `2b-Q4_0` splits at the first one.
     let (front, quant) = rest.split_once('-').map_or((rest, None), |(front, quant)| (front, Some(quant)));
     let quant = if front.eq_ignore_ascii_case(&entry.size) { quant } else { Some(rest) };
     Some((entry, quant))
 }
 
-/// The model that a text names by its short name, whatever quant follows.
+/// The model of a short name, with or without a quant.
 pub fn short_name(text: &str) -> Option<&'static ShortName> {
     find(text).map(|(entry, _)| entry)
 }
 
-/// The reference that a text is, with or without `hf:` in front, or that a short name stands for. A short name without a quant stands for
-/// the usual selection.
+/// Parses a reference, with or without the prefix `hf:`, or a short name. A short name without a
+/// quant gives the default selection.
 ///
 /// # Errors
-/// [`HubError::Reference`], for an unknown short name with the nearest ones; [`HubError::Unsupported`].
+/// [`HubError::Reference`], for an unknown short name with the nearest ones;
+/// [`HubError::Unsupported`].
 pub fn model_ref(text: &str) -> Result<ModelRef, HubError> {
+    // Short names have no slash, and repositories always have one.
     if ModelRef::is_one(text) || text.contains('/') {
         return text.parse();
     }
@@ -100,7 +104,7 @@ pub fn model_ref(text: &str) -> Result<ModelRef, HubError> {
     Ok(ModelRef { repo: entry.repo.clone(), revision: None, choice })
 }
 
-/// The short names most similar to a text: first those that begin with it.
+/// The short names most similar to a text. Names that begin with it come first.
 fn nearest(text: &str) -> Vec<&'static str> {
     let text = text.to_ascii_lowercase();
     let mut all = compared(&text);
@@ -120,7 +124,7 @@ pub fn likely_short_name(text: &str) -> Option<&'static str> {
 /// The name of every entry, and its similarity to a text (0 to 1) without case and quant.
 fn compared(text: &str) -> Vec<(f64, &'static str)> {
     let name = text.split(':').next().unwrap_or_default();
-    // the time grows with the length
+    // The cost of the comparison is proportional to the length.
     let name = name.chars().take(MAX_COMPARED).collect::<String>().to_ascii_lowercase();
     let names = short_names().iter().map(|entry| &entry.name);
     names.map(|own| (strsim::normalized_damerau_levenshtein(&name, own), own.as_str())).collect()

@@ -1,5 +1,8 @@
-//! The cache folder: `hub/OWNER/NAME/COMMIT/…` holds files, `hub/OWNER/NAME/COMMIT.json` says what was pulled, `hub/OWNER/NAME/parts` holds
-//! what is still coming. A file has its final name only when it is whole and its checksum is right.
+//! The cache folder.
+//!
+//! `hub/OWNER/NAME/COMMIT/…` contains files, `hub/OWNER/NAME/COMMIT.json` records the pulled
+//! models, and `hub/OWNER/NAME/parts` contains unfinished downloads. A file gets its final name
+//! only when it is complete and its checksum is verified.
 
 use crate::digest::{Digest, is_commit};
 use crate::error::HubError;
@@ -14,27 +17,27 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Most bytes of a `COMMIT.json`.
+/// Maximum bytes of a `COMMIT.json`.
 const MAX_RECORD: u64 = 16 << 20;
 
-/// A model that was pulled.
+/// A pulled model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PulledSet {
-    /// What a user calls it: the quant, `safetensors`, or the name of the file.
+    /// The name for users: the quant, `safetensors`, or the name of the file.
     pub(crate) name: String,
-    /// The quant as the file's name has it.
+    /// The quant in the file's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) tag: Option<String>,
-    /// The revision that was asked for.
+    /// The requested revision.
     pub(crate) revision: String,
-    /// The file to open, or nothing for the whole folder.
+    /// The file to open; empty for the folder.
     pub(crate) model: String,
     pub(crate) files: Vec<RepoFile>,
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub(crate) pulled: u64,
 }
 
-/// What a `COMMIT.json` holds.
+/// The contents of a `COMMIT.json`.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct CommitRecord {
     pub(crate) sets: Vec<PulledSet>,
@@ -65,7 +68,7 @@ impl RepoStore {
         self.folder.join(format!("{commit}.json"))
     }
 
-    /// Commits of which something was pulled.
+    /// Commits with a record.
     pub(crate) fn commits(&self) -> Vec<String> {
         let entries = fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
@@ -76,20 +79,23 @@ impl RepoStore {
         commits
     }
 
-    /// What was pulled of a commit. A record that cannot be read counts as none: pulling again makes it anew, and downloads nothing that is there.
+    /// The record of a commit. A damaged record counts as empty: pulling again rebuilds it without
+    /// downloading existing files.
     pub(crate) fn record(&self, commit: &str) -> CommitRecord {
         let text = input_file::read(&self.record_path(commit), MAX_RECORD).ok();
         text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
     }
 
-    /// Whether all files of a set are there.
+    /// Whether all files of a set are present.
     pub(crate) fn is_whole(&self, commit: &str, set: &PulledSet) -> bool {
         set.files.iter().all(|file| self.has(commit, file))
     }
 
-    /// Whether a file is there, under its final name.
+    /// Whether a file is present with its final name and size.
     pub(crate) fn has(&self, commit: &str, file: &RepoFile) -> bool {
         let Ok(path) = below(&self.commit(commit), &file.path) else { return false };
+        // Hashing gigabytes at each start would take minutes. Files get their names only after
+        // verification.
         fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == file.size)
     }
 
@@ -99,6 +105,8 @@ impl RepoStore {
         commit: &str,
         change: impl FnOnce(&mut Vec<PulledSet>),
     ) -> Result<(), HubError> {
+        // Two processes may pull models of one commit. The lock is released when the file is
+        // closed.
         let path = self.folder.join("lock");
         let lock = output_file::create_in_place(&path).map_err(HubError::refused)?;
         lock.lock().map_err(HubError::io(&path))?;
@@ -116,7 +124,7 @@ impl RepoStore {
         output_file::write(&target, text.as_bytes()).map_err(HubError::refused)
     }
 
-    /// Notes that a set was pulled.
+    /// Adds a set to the record, and replaces an older entry.
     pub(crate) fn add(&self, commit: &str, set: PulledSet) -> Result<(), HubError> {
         self.change(commit, |sets| {
             sets.retain(|other| {
@@ -126,7 +134,7 @@ impl RepoStore {
         })
     }
 
-    /// A file with these bytes that was pulled with another commit.
+    /// A file of any commit with this digest and size.
     pub(crate) fn same_bytes(&self, digest: &Digest, size: u64) -> Option<PathBuf> {
         self.commits().into_iter().find_map(|commit| {
             let sets = self.record(&commit).sets;
@@ -138,13 +146,15 @@ impl RepoStore {
         })
     }
 
-    /// Makes a folder below the cache folder. No part of the way below `hub` may be a link: what is at the other end is another's choice.
+    /// Creates a folder below the cache folder. No part of the path below `hub` may be a link,
+    /// which another user could point anywhere.
     pub(crate) fn make_folder(&self, folder: &Path) -> Result<(), HubError> {
         fs::create_dir_all(&self.hub).map_err(HubError::io(&self.hub))?;
         let inside = folder.strip_prefix(&self.hub).unwrap_or(Path::new(""));
         let mut path = self.hub.clone();
         for part in inside.components() {
             path.push(part);
+            // One component at a time: `create_dir_all` would follow links.
             match fs::create_dir(&path) {
                 Err(error) if error.kind() != ErrorKind::AlreadyExists => {
                     return Err(HubError::io(&path)(error));
@@ -157,7 +167,7 @@ impl RepoStore {
     }
 }
 
-/// Refuses a symbolic link, and anything else that is not a folder.
+/// Rejects symbolic links, and anything else that is not a folder.
 pub(crate) fn plain_folder(path: &Path) -> Result<(), HubError> {
     let metadata = fs::symlink_metadata(path).map_err(HubError::io(path))?;
     if metadata.is_dir() {
@@ -176,12 +186,13 @@ pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
 }
 
-/// Bytes that are free for this user where `folder` is, or will be.
+/// Free bytes for this user on the file system of `folder`, which need not exist yet.
 pub(crate) fn free_bytes(folder: &Path) -> Option<u64> {
     #[cfg(unix)]
     {
         let there = folder.ancestors().find(|folder| folder.exists())?;
         let stat = rustix::fs::statvfs(there).ok()?;
+        // `f_bavail`, not `f_bfree`: some blocks are reserved for root.
         Some(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
     #[cfg(not(unix))]

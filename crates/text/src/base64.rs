@@ -1,6 +1,6 @@
-//! Base64 (RFC 4648), as tiktoken.model has it.
+//! Base64 (RFC 4648), for tiktoken.model and tekken.json.
 
-/// The bytes of a padded text; none of one that is not the encoding of any bytes.
+/// Decodes a padded text. Returns `None` if it is not the canonical encoding of any bytes.
 pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
     let (groups, []) = text.as_bytes().as_chunks::<4>() else { return None };
     let mut out = Vec::with_capacity(groups.len() * 3);
@@ -14,7 +14,8 @@ pub(crate) fn decode(text: &str) -> Option<Vec<u8>> {
         for &byte in &group[..4usize.checked_sub(padding.min(3))?] {
             bits = bits << 6 | value(byte)?;
         }
-        // the bits beyond the last byte are zeros
+        // Bits beyond the last byte must be zero. Otherwise two texts would stand for the same
+        // token.
         let (bytes, unused) = match padding {
             0 => (bits, 0),
             1 => (bits << 6, bits & 0b11),

@@ -1,4 +1,4 @@
-//! Dates in the forms of C's and Python's `strftime`.
+//! Dates in the formats of C's and Python's `strftime`, for chat templates that print the date.
 
 const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 const MONTHS: [&str; 12] = [
@@ -15,13 +15,13 @@ const MONTHS: [&str; 12] = [
     "November",
     "December",
 ];
-/// The years 1 to 9999, as in Python; sums of the calendar cannot overflow within them.
+/// The years 1 to 9999, as in Python. Within them, the calendar's arithmetic cannot overflow i64.
 const SECONDS: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// A time and its place.
+/// A time with its time zone.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// Since 1970, in UTC.
+    /// Seconds since 1970, in UTC.
     seconds: i64,
     micros: u32,
     /// Seconds east of Greenwich.
@@ -34,8 +34,9 @@ impl Moment {
         Moment { seconds, micros, offset: 0, zone: "UTC".to_owned() }
     }
 
-    /// The current time, in UTC in builds without time zones.
+    /// The current time. It is in UTC in builds without the feature `time-zones`.
     pub fn now() -> Moment {
+        // Only the time zone database needs jiff. Without it the crate has fewer dependencies.
         #[cfg(any(feature = "time-zones", target_family = "wasm"))]
         {
             let now = jiff::Zoned::now();
@@ -55,7 +56,7 @@ impl Moment {
         }
     }
 
-    /// The text of a format.
+    /// Formats the time.
     ///
     /// # Errors
     /// The time is outside the years 1 to 9999, or a conversion is unknown.
@@ -77,7 +78,7 @@ impl Moment {
                 out.push(c);
                 continue;
             }
-            // glibc's flags: no padding, blanks, zeros, upper case
+            // Flags of glibc: `-` no padding, `_` spaces, `0` zeros, `^` upper case.
             let mut conversion = rest.next();
             let flag = conversion.filter(|c| matches!(c, '-' | '_' | '0' | '^'));
             if flag.is_some() {
@@ -90,6 +91,7 @@ impl Moment {
                 _ => format!("{value:0width$}"),
             };
             let name = |text: &str| if flag == Some('^') { text.to_uppercase() } else { text.to_owned() };
+            // Conversions that stand for others, as in C's locale.
             let all = |format: &str| {
                 let mut text = String::new();
                 self.write(&mut text, format, day, second).map(|()| text)
@@ -156,19 +158,21 @@ struct CalendarDay {
     month: i64,
     /// 1 to 31.
     day: i64,
-    /// From 0.
+    /// Day of the year, from 0.
     of_year: i64,
-    /// From Sunday, 0.
+    /// Day of the week, from 0 (Sunday).
     weekday: i64,
 }
 
 impl CalendarDay {
-    /// The day of a number of days since 1970 (Howard Hinnant's civil_from_days).
+    /// The date of a number of days since 1970 (Howard Hinnant's `civil_from_days`).
     fn new(days: i64) -> CalendarDay {
+        // Days since 0000-03-01. An era has 400 years, after which the calendar repeats.
         let z = days + 719_468;
         let (era, day_of_era) = (z.div_euclid(146_097), z.rem_euclid(146_097));
         let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-        // years that begin in March put the day that leap years add at their end
+        // In years that begin in March, February 29 is the last day, so that the lengths of months
+        // do not depend on the year.
         let of_shifted = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
         let shifted = (5 * of_shifted + 2) / 153;
         let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
@@ -191,8 +195,10 @@ impl CalendarDay {
         usize::try_from(self.month - 1).ok().and_then(|month| MONTHS.get(month)).unwrap_or(&"")
     }
 
-    /// The year and the week of ISO 8601, whose weeks begin on Monday and belong to the year of their Thursday.
+    /// Year and week of ISO 8601. Its weeks begin on Monday and belong to the year of their
+    /// Thursday.
     fn iso_week(&self) -> (i64, i64) {
+        // Weekday of December 31. A year has 53 weeks if it begins or ends on a Thursday.
         let last = |year: i64| (year + year / 4 - year / 100 + year / 400) % 7;
         let weeks = |year: i64| if last(year) == 4 || last(year - 1) == 3 { 53 } else { 52 };
         match (self.of_year + 10 - (self.weekday + 6) % 7) / 7 {

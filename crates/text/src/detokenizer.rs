@@ -1,12 +1,13 @@
-//! Streaming text: tokens in, whole characters out.
+//! Streaming detokenizer: from tokens to whole characters.
 
 use crate::tokenizer::Tokenizer;
 use std::ops::Deref;
 
-/// Turns tokens into text one by one. A character whose bytes span several tokens is returned with its last byte; bytes that
-/// cannot become a character are returned as U+FFFD.
+/// Turns tokens into text one by one. A character whose bytes span several tokens is returned with
+/// its last token. Invalid bytes become U+FFFD.
 ///
-/// It borrows a tokenizer (`&Tokenizer`) or shares one (`Arc<Tokenizer>`), and can then move to another thread.
+/// It borrows a tokenizer (`&Tokenizer`) or shares one (`Arc<Tokenizer>`). With an `Arc` it can
+/// move to another thread.
 pub struct Detokenizer<T> {
     tokenizer: T,
     special: bool,
@@ -15,17 +16,18 @@ pub struct Detokenizer<T> {
 }
 
 impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
-    /// A stream; control tokens are left out unless `special`.
+    /// A stream. Control tokens are omitted unless `special`.
     pub fn new(tokenizer: T, special: bool) -> Detokenizer<T> {
         Detokenizer { tokenizer, special, pending: Vec::new(), first: true }
     }
 
-    /// The text that is complete after this token.
+    /// The characters that this token completes.
     pub fn push(&mut self, id: u32) -> String {
         if self.tokenizer.is_control(id) && !self.special {
             return String::new();
         }
         let mut piece = self.tokenizer.piece(id).unwrap_or_default();
+        // Encoding prepended this space.
         if self.first && self.tokenizer.space_prefix() {
             piece = piece.strip_prefix(b" ").unwrap_or(piece);
         }
@@ -57,7 +59,7 @@ impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
                             text.push(char::REPLACEMENT_CHARACTER);
                             rest = &after[len..];
                         }
-                        // the beginning of a character that may still become whole
+                        // An incomplete character. The next token may complete it.
                         None if !end => {
                             rest = after;
                             break;
@@ -71,13 +73,15 @@ impl<T: Deref<Target = Tokenizer>> Detokenizer<T> {
                 }
             }
         }
+        // At most three bytes: the beginning of one character.
         self.pending = rest.to_vec();
         text
     }
 }
 
 impl Tokenizer {
-    /// The text of tokens; invalid UTF-8 becomes U+FFFD. Control tokens are left out unless `special`.
+    /// The text of tokens. Invalid UTF-8 becomes U+FFFD. Control tokens are omitted unless
+    /// `special`.
     pub fn decode(&self, ids: &[u32], special: bool) -> String {
         let mut stream = Detokenizer::new(self, special);
         let mut text = String::new();

@@ -1,10 +1,12 @@
-//! Tokenizers, streaming text, and chat templates.
+//! Tokenizers, chat templates and response parsing.
 //!
-//! * [`Tokenizer`]: text ↔ token ids, from a GGUF vocabulary, tokenizer.json, tiktoken.model, tekken.json or SentencePiece's tokenizer.model.
-//! * [`GgufTokenizer`], [`HfTokenizer`]: the tokenizer of one kind of file written in the form of the other.
-//! * [`Detokenizer`]: text token by token, never half a character.
-//! * [`ChatTemplate`]: messages → prompt, by the model's own Jinja template, with limits on what it may do.
-//! * [`ResponseParser`]: what the model wrote → reasoning, answer and tool calls, while it arrives.
+//! * [`Tokenizer`]: text to token ids and back, from a GGUF vocabulary, tokenizer.json,
+//!   tiktoken.model, tekken.json or SentencePiece's tokenizer.model.
+//! * [`GgufTokenizer`], [`HfTokenizer`]: conversion of a tokenizer between kinds of files.
+//! * [`Detokenizer`]: streaming text from tokens, in whole characters.
+//! * [`ChatTemplate`]: messages to a prompt, by the model's own Jinja template, with limits on its
+//!   work and memory.
+//! * [`ResponseParser`]: a streaming response to reasoning, answer and tool calls.
 //!
 //! ```
 //! let template = latent_text::ChatTemplate::new("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}")?;
@@ -40,6 +42,8 @@ pub use tokenizer::{EncodeOptions, FimTokens, GgufTokenizer, GgufVocab, HfTokeni
 
 #[cfg(test)]
 mod tests {
+    // Sizes come from files and callers. The root Cargo.toml turns overflow checks on for this
+    // crate.
     #[test]
     fn sizes_that_wrap_are_errors_in_this_crate() {
         let sum = std::panic::catch_unwind(|| std::hint::black_box(usize::MAX) + std::hint::black_box(1));

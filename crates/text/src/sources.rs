@@ -1,9 +1,9 @@
-//! Locations of chat templates in a model's files.
+//! Chat and response templates in a model's files.
 
 use latent_formats::{Checkpoint, CheckpointSource, FormatError};
 use serde_json::Value;
 
-/// The source of a model's chat template, if it has one.
+/// The source text of a model's chat template, if it has one.
 pub fn chat_template(checkpoint: &Checkpoint) -> Result<Option<&str>, FormatError> {
     match checkpoint.source() {
         CheckpointSource::Gguf(g) => g.metadata.str("tokenizer.chat_template"),

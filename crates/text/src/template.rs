@@ -8,16 +8,19 @@ use serde_json::Value;
 
 const LIMITS: TemplateLimits = TemplateLimits::DEFAULT;
 
-/// Names of roles. Templates may make control tokens of them (`"<|" + message.role + "|>"`); other roles count as content.
+/// Roles that are trusted as the template's own text, because templates make control tokens of them
+/// (`"<|" + message.role + "|>"`). Any other role is content: a client could otherwise name a
+/// control token.
 const ROLES: [&str; 8] =
     ["system", "user", "assistant", "tool", "developer", "function", "observation", "tool_response"];
 
 /// A compiled template.
 pub struct ChatTemplate {
     template: Template,
-    /// Calls are written only where the message's content is none.
+    /// The template writes tool calls only if the message's content is none (DeepSeek-R1's
+    /// distillations).
     calls_need_null: bool,
-    /// It adds the tools, as a text in `functions`, to its own text.
+    /// The template adds the variable `functions`, the tools as text, to its own text.
     adds_functions: bool,
 }
 
@@ -40,7 +43,8 @@ pub struct ChatInput {
 }
 
 impl ChatInput {
-    /// A conversation to be continued, without tools and without the names of tokens: see [`of_tokenizer`](Self::of_tokenizer).
+    /// A conversation without tools, BOS and EOS; [`of_tokenizer`](Self::of_tokenizer) sets the
+    /// latter two.
     pub fn new(messages: Value) -> ChatInput {
         ChatInput {
             messages,
@@ -57,7 +61,8 @@ impl ChatInput {
         self.now.map_or_else(Moment::now, |seconds| Moment::utc(seconds, 0))
     }
 
-    /// The same with the names of the tokens that begin and end a text of a tokenizer, which many templates print.
+    /// A conversation with the names of a tokenizer's BOS and EOS tokens, which many templates
+    /// print.
     pub fn of_tokenizer(messages: Value, tokenizer: &Tokenizer) -> ChatInput {
         let name =
             |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id)).unwrap_or_default().to_owned();
@@ -80,15 +85,20 @@ impl ChatTemplate {
             return Err(TextError::TemplateSize { bytes: source.len(), limit: LIMITS.source });
         }
         let template = Template::parse(source, &LIMITS).map_err(|e| fails(&e))?;
+        // For most templates a null content is an error or the text "None", so it is replaced by
+        // "". These templates would then omit the calls.
         let calls_need_null = ["['content'] is none", "[\"content\"] is none", ".content is none"]
             .iter()
             .any(|test| source.contains(test));
+        // Others loop over `functions` as a list, or test whether it is defined. A text would break
+        // those.
         let adds_functions = source.contains("+ functions");
         Ok(ChatTemplate { template, calls_need_null, adds_functions })
     }
 
-    /// Adds the variables that llama.cpp has in addition to those of transformers: `date_string` and `datetime`, for templates that print the
-    /// date, and `functions`, the JSON text of the tools, for those that add it to their text. Variables that `input` has stay as they are.
+    /// Adds the variables that llama.cpp defines in addition to those of transformers:
+    /// `date_string` and `datetime` for templates that print the date, and `functions`, the tools
+    /// as JSON text, for templates that concatenate it. Existing variables of `input` are kept.
     pub fn define_llama_cpp_variables(&self, input: &mut ChatInput) -> Result<(), TextError> {
         for (name, format) in [("date_string", "%d %b %Y"), ("datetime", "%b %d %Y")] {
             if !input.extra.contains_key(name) {
@@ -103,11 +113,13 @@ impl ChatTemplate {
         Ok(())
     }
 
-    /// Renders a conversation. The result says which of its bytes came from `messages`, `tools` and `extra`;
-    /// [`Tokenizer::encode_rendered`](crate::Tokenizer::encode_rendered) makes no control tokens of those.
+    /// Renders a conversation. The result lists the byte ranges that came from `messages`, `tools`
+    /// and `extra`. [`Tokenizer::encode_rendered`](crate::Tokenizer::encode_rendered) does not turn
+    /// them into control tokens.
     ///
     /// # Errors
-    /// An error raised by the template, a failing operation, or a limit on work, memory, depth or output.
+    /// An error raised by the template, a failing operation, or a limit on work, memory, depth or
+    /// output.
     pub fn render(&self, input: &ChatInput) -> Result<RenderedText, TextError> {
         let messages = plain_messages(&input.messages, self.calls_need_null);
         let (add, bos, eos) = (
@@ -120,11 +132,13 @@ impl ChatTemplate {
         let mut render = RenderRequest::new(&self.template, LIMITS);
         render.clock(&clock);
         let mut define = |name, value, origin| render.define(name, value, origin).map_err(|e| fails(&e));
+        // First, so that a client's variable cannot replace `messages` or `bos_token`.
         for (name, value) in &input.extra {
             define(name, value, StringTrust::Content)?;
         }
         define("messages", &messages, StringTrust::ContentBut(&role))?;
         define("tools", input.tools.as_ref().unwrap_or(&Value::Null), StringTrust::Content)?;
+        // transformers always defines `documents`, so templates use it without a test.
         define("documents", &Value::Null, StringTrust::Content)?;
         define("add_generation_prompt", &add, StringTrust::Trusted)?;
         define("bos_token", &bos, StringTrust::Trusted)?;
@@ -133,8 +147,8 @@ impl ChatTemplate {
     }
 }
 
-/// Messages as templates expect them: no null contents (but with tool calls, where the template asks for that), and `developer` called
-/// `system`.
+/// Messages as templates expect them: without null contents, unless the template needs them, and
+/// with the role `system` instead of `developer`.
 fn plain_messages(messages: &Value, calls_need_null: bool) -> Value {
     let mut messages = messages.clone();
     for message in messages.as_array_mut().into_iter().flatten() {
@@ -145,6 +159,7 @@ fn plain_messages(messages: &Value, calls_need_null: bool) -> Value {
             if message.get("content").is_some_and(Value::is_null) && !(calls && calls_need_null) {
                 message.insert("content".into(), "".into());
             }
+            // OpenAI's newer name of the role. Templates of open models do not have it.
             if message.get("role").and_then(Value::as_str) == Some("developer") {
                 message.insert("role".into(), "system".into());
             }

@@ -1,4 +1,5 @@
-//! What tokenizing takes: at most 40 bytes of memory for each byte of text, and no more than a limit of tokens is worth.
+//! Memory of tokenization: at most 40 bytes per byte of text, and with a limit of tokens, only as
+//! much as that many tokens need.
 #![allow(missing_docs, reason = "tests")]
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
@@ -31,7 +32,7 @@ unsafe impl GlobalAlloc for TextAllocator {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // both are there while one is copied into the other
+        // Both allocations exist while one is copied into the other.
         grow(size);
         NOW.fetch_sub(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's promises are passed on.
@@ -47,7 +48,7 @@ fn grow(bytes: usize) {
 #[global_allocator]
 static ALLOCATOR: TextAllocator = TextAllocator;
 
-/// The most bytes that were in use beyond those before.
+/// The peak of bytes in use, less those in use before the call.
 fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -63,7 +64,7 @@ fn gguf(name: &str) -> Tokenizer {
     Tokenizer::from_checkpoint(&Checkpoint::open(&data(name)).unwrap()).unwrap()
 }
 
-/// The demo's tokenizer with NFC, which has to make a copy of its text.
+/// The demo's tokenizer with NFC, which must copy its text.
 fn normalizing() -> Tokenizer {
     let mut file: serde_json::Value =
         serde_json::from_slice(&std::fs::read(data("demo/tokenizer.json")).unwrap()).unwrap();
@@ -71,7 +72,7 @@ fn normalizing() -> Tokenizer {
     Tokenizer::from_hf(&serde_json::to_vec(&file).unwrap(), None, None).unwrap()
 }
 
-/// A vocabulary of SentencePiece in which no text is cut before it is merged.
+/// A vocabulary of SentencePiece, which merges a whole text without splitting it first.
 fn sentence_piece() -> Tokenizer {
     let mut tokens: Vec<String> = vec!["<unk>".into(), "<s>".into(), "</s>".into()];
     tokens.extend((0..256).map(|b| format!("<0x{b:02X}>")));
@@ -95,7 +96,8 @@ fn sentence_piece() -> Tokenizer {
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Kinds of text: what is cut often and what never is, what has tokens of its own and what falls back on bytes.
+/// Texts that are split often and texts that are never split, with their own tokens and with byte
+/// fallback.
 fn texts() -> Vec<(&'static str, String)> {
     let units = [
         "a",
@@ -122,9 +124,9 @@ fn texts() -> Vec<(&'static str, String)> {
     units.iter().map(|unit| (*unit, unit.repeat(MEGABYTE / unit.len()))).collect()
 }
 
-/// One test, as the count is of the whole process.
+/// A single test, because the allocator counts all threads of the process.
 #[test]
-fn tokenizing_takes_forty_bytes_for_each_byte_of_text() {
+fn tokenization_needs_at_most_forty_bytes_per_byte() {
     let tokenizers = [
         ("deepseek-llm", gguf("ggml-vocab-deepseek-llm.gguf")),
         ("deepseek-coder", gguf("ggml-vocab-deepseek-coder.gguf")),
@@ -135,12 +137,12 @@ fn tokenizing_takes_forty_bytes_for_each_byte_of_text() {
     let mut wrong = Vec::new();
     let mut most = 0;
     for (name, tokenizer) in &tokenizers {
-        // what a pattern keeps between searches is made at the first one
+        // The first search allocates the caches of the patterns.
         tokenizer.encode("warm é 日 12 \n 🙂!", PLAIN).unwrap();
         for (unit, text) in texts() {
             let (ids, peak) = peak_of(|| tokenizer.encode(&text, PLAIN).unwrap());
             assert!(tokenizer.decode(&ids, false).len() >= text.len() / 2, "{name} {unit:?}");
-            // caches of patterns: two of 2 MB each for each pattern at most
+            // Each pattern has up to two caches of 2 MB.
             let per_byte = peak.saturating_sub(CONSTANT) / (text.len() / 10);
             most = most.max(per_byte);
             if per_byte > 400 {
@@ -153,10 +155,10 @@ fn tokenizing_takes_forty_bytes_for_each_byte_of_text() {
     limits(&tokenizers[0].1);
 }
 
-/// Bytes that are taken for any text.
+/// Memory that does not depend on the text.
 const CONSTANT: usize = 4 << 20;
 
-/// A text that is refused costs what the limit is worth, not what the text is.
+/// The memory for a rejected text is bounded by the limit, not by the length of the text.
 fn limits(tokenizer: &Tokenizer) {
     let text = "the quick brown fox ".repeat(1_500_000);
     let longest = tokenizer.longest_text(4096).unwrap();
@@ -164,7 +166,7 @@ fn limits(tokenizer: &Tokenizer) {
     let (result, peak) = peak_of(|| tokenizer.encode_within(&text, PLAIN, 4096));
     assert!(matches!(result, Err(TextError::TooLong { bytes: 30_000_000, limit: 4096, .. })));
     assert!(peak < 4096, "{peak} bytes before a text is refused by its length");
-    // below that bound it is refused when the limit is passed
+    // A shorter text is rejected only when its tokens exceed the limit.
     let text = &text[..longest];
     let (result, peak) = peak_of(|| tokenizer.encode_within(text, PLAIN, 4096));
     assert!(matches!(result, Err(TextError::TooLong { bytes, limit: 4096, .. }) if bytes == longest));

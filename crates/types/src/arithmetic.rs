@@ -1,6 +1,7 @@
 //! Arithmetic of multiplications and additions.
 
-/// The arithmetic of a kernel. It selects the device limit with which the kernel is compared.
+/// The arithmetic of a kernel. It selects the peak rate of the device that the kernel is compared
+/// with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Integers of 8 bits.

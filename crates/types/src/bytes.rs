@@ -1,6 +1,6 @@
-//! Sizes for people.
+//! Formatting of sizes.
 
-/// A size in decimal units, as files are measured.
+/// A size in decimal units, as is usual for files.
 ///
 /// ```
 /// assert_eq!(latent_types::format_bytes(999), "999 B");
@@ -10,6 +10,7 @@ pub fn format_bytes(bytes: u64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB"];
     let mut value = bytes as f64;
     let mut unit = 0;
+    // Not 1000, so that 999.996 MB is not shown as 1000.00 MB.
     while value >= 999.5 && unit + 1 < units.len() {
         value /= 1000.0;
         unit += 1;

@@ -1,26 +1,26 @@
-//! Kernel contracts: what a kernel takes and promises, in the words that kernel selection matches on.
+//! Kernel contracts: the inputs and requirements of kernels, by which kernels are selected.
 
 use crate::{TensorType, Tier};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a kernel reads its input rows: the activation type.
+/// The type to which a kernel converts its input rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ActivationType {
     /// Unchanged.
     F32,
     /// Rounded to bf16, to nearest even.
     Bf16,
-    /// Blocks of 32 elements: 32 8-bit quants, an f32 scale (largest magnitude / 127), and the sum of each 16 quants. Attention over
-    /// an `int8` cache: blocks of 128 elements of a query, for the products with quants; everything else in f32.
+    /// Blocks of 32 elements: 32 8-bit quants, an f32 scale (largest magnitude / 127), and the sums
+    /// of each 16 quants. In attention over an `int8` cache, blocks of 128 elements of a query for
+    /// products with quants; other values stay f32.
     A8,
-    /// Rounded to f16, with f16 accumulators over at most 64 terms: attention on CPUs with AVX512-FP16. Over an `int8` cache, the operands
-    /// of its quants are quantized as for `A8`.
+    /// Rounded to f16, with f16 accumulators over at most 64 terms, for attention on CPUs with
+    /// AVX512-FP16. Over an `int8` cache, the operands of its quants are quantized as for `A8`.
     F16,
 }
 
 impl ActivationType {
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             ActivationType::F32 => "f32",
@@ -41,7 +41,8 @@ pub enum CacheType {
     F16,
     /// bfloat16: the upper half of an f32.
     Bf16,
-    /// Latents as 8-bit quants with one scale per row, the rope part in f16. For rows of latents only.
+    /// Latents as 8-bit quants with one scale per row, the rope part in f16. For rows of latents
+    /// only.
     Int8,
     /// Likewise, with an f16 scale per 32 elements.
     Q8_0,
@@ -52,7 +53,7 @@ pub enum CacheType {
 }
 
 impl CacheType {
-    /// All types. Files of a cache name a type by its place here: new ones come last.
+    // Saved caches store the index of a type in this list, so new types must be appended.
     pub const ALL: [CacheType; 7] = [
         CacheType::F32,
         CacheType::F16,
@@ -63,19 +64,19 @@ impl CacheType {
         CacheType::Fp8,
     ];
 
-    /// Bytes per float element; of a quantized type, of the rope part.
+    /// Bytes per float element. For a quantized type, those of the rope part.
     #[inline]
     pub fn float_bytes(self) -> usize {
         if self == CacheType::F32 { 4 } else { 2 }
     }
 
-    /// Whether it can store any rows, not only latents.
+    /// Whether it can store any rows, instead of latents only.
     #[inline]
     pub fn is_float(self) -> bool {
         self.block().is_none()
     }
 
-    /// Elements of the content that are stored together, with their bytes; none of a type that stores floats.
+    /// Elements and bytes of a block of the content; `None` for types that store floats.
     #[inline]
     pub const fn block(self) -> Option<(usize, usize)> {
         match self {
@@ -92,7 +93,7 @@ impl CacheType {
         matches!(self, CacheType::Int8 | CacheType::Fp8)
     }
 
-    /// The word that names it on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             CacheType::F32 => "f32",
@@ -106,13 +107,14 @@ impl CacheType {
     }
 }
 
-/// Elements that share a scale of [`CacheType::Q8_0`] and [`CacheType::Q4_0`]. The last block of a row may have fewer.
+/// Elements that share a scale of [`CacheType::Q8_0`] and [`CacheType::Q4_0`]. The last block of a
+/// row may have fewer.
 pub const CACHE_BLOCK: usize = 32;
 
 /// A row of the KV cache: `content` elements, then `rope` rotated ones.
 ///
-/// They are contiguous in memory. Quantized types: the content, `rope` f16 elements, and with
-/// [`has_row_scale`](CacheType::has_row_scale) an f32. All little-endian.
+/// A row is contiguous in memory and little-endian. Quantized types have the content, `rope` f16
+/// elements, and with [`has_row_scale`](CacheType::has_row_scale) an f32.
 ///
 /// | type | content |
 /// |---|---|
@@ -130,7 +132,9 @@ pub struct CacheRow {
     pub rope: usize,
 }
 
-// inlined into kernels, in whose loops a call would spill every vector register
+// Inlined into kernels of other crates. In builds without link-time optimization, a call in their
+// loops spilled all vector registers, and decode attention over an int8 cache took 1.7 times as
+// long.
 impl CacheRow {
     /// Elements per row.
     #[inline]
@@ -149,6 +153,8 @@ impl CacheRow {
     pub fn content_bytes(&self) -> usize {
         match self.ty.block() {
             None => self.content * self.ty.float_bytes(),
+            // A partial last block has the size of a whole one, so that kernels read blocks of one
+            // size.
             Some((elements, bytes)) => self.content.div_ceil(elements) * bytes,
         }
     }
@@ -156,6 +162,7 @@ impl CacheRow {
 
 impl fmt::Display for CacheType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not `write_str`, which would ignore the width of table columns.
         f.pad(self.name())
     }
 }
@@ -171,7 +178,8 @@ impl FromStr for CacheType {
     }
 }
 
-/// Makes [`OpKind`] of its list: variant, and the word for it.
+// A macro, so that `ALL` and `name` contain every operation.
+/// Defines [`OpKind`] from a list of variants and names.
 macro_rules! op_kinds {
     ($(#[doc = $doc:literal] $kind:ident = $word:literal,)*) => {
         /// The operations that kernels are written for.
@@ -183,7 +191,7 @@ macro_rules! op_kinds {
         impl OpKind {
             pub const ALL: &'static [OpKind] = &[$(OpKind::$kind,)*];
 
-            /// The word for it, as the plan writes it.
+            /// The name in plans.
             pub fn name(self) -> &'static str {
                 match self {
                     $(OpKind::$kind => $word,)*
@@ -208,13 +216,13 @@ op_kinds! {
     LatentStore = "latent_store",
     /// Attention in latent space.
     AttendLatent = "attend_latent",
-    /// The same with separate scores of content and rope.
+    /// Attention in latent space with separate scores of content and rope.
     AttendSeparate = "attend_separate",
     /// Attention over expanded keys and values.
     AttendExpanded = "attend_expanded",
     /// Expands keys of all heads from latents.
     ExpandKeys = "expand_keys",
-    /// From router logits to expert ids and weights.
+    /// Expert ids and weights from router logits.
     Route = "route",
     /// silu(gate) · up.
     SiluMul = "silu_mul",
@@ -222,7 +230,7 @@ op_kinds! {
     SigmoidMul = "sigmoid_mul",
     /// Short causal convolutions with SiLU.
     ShortConv = "short_conv",
-    /// Heads of unit length.
+    /// Normalizes heads to unit length.
     L2Norm = "l2_norm",
     /// The log decay without a bound.
     SoftplusDecay = "softplus_decay",
@@ -252,7 +260,6 @@ pub enum WeightLayout {
 }
 
 impl WeightLayout {
-    /// The word for it.
     pub fn name(self) -> &'static str {
         match self {
             WeightLayout::Rows => "rows",
@@ -261,21 +268,21 @@ impl WeightLayout {
     }
 }
 
-/// A kernel's contract: what it takes and what it needs.
+/// The inputs and requirements of a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KernelContract {
     pub op: OpKind,
-    /// Weight format; none for kernels without weights or for any decodable format.
+    /// Weight format; `None` for kernels without weights, or for any decodable format.
     pub weight: Option<TensorType>,
     pub layout: WeightLayout,
     pub activation: ActivationType,
     /// Element type of the KV cache that it reads or writes.
     pub cache: Option<CacheType>,
-    /// Minimum number of input rows. Above 1 when the kernel has a setup cost that only large batches amortize.
+    /// Minimum number of input rows. Above 1 if only large batches amortize the kernel's setup.
     pub min_rows: usize,
-    /// The ISA level that it needs.
+    /// The required ISA tier.
     pub tier: Tier,
-    /// Its name, unique in the table: `avx512_q4_k_a8`.
+    /// A unique name, such as `avx512_q4_k_a8`.
     pub name: &'static str,
 }
 

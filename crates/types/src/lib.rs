@@ -1,13 +1,13 @@
-//! Types shared by all crates of Latent. Data only: no arithmetic, no I/O, no threads.
+//! Data types shared by all crates of Latent, without arithmetic, I/O or threads.
 //!
-//! * [`TensorType`]: every element format that a GGUF file can name, with its block size and bytes.
-//! * [`KernelContract`]: what a kernel takes and promises, for kernel selection.
-//! * [`Arithmetic`]: what kernels multiply and add in.
-//! * [`printable()`]: names from files and paths, safe to show.
-//! * [`panic_text()`]: the message of a panic that was caught.
-//! * [`Setting`]: a setting that an error names, whatever a program calls it.
+//! * [`TensorType`]: all element formats of GGUF files, with block length and bytes.
+//! * [`KernelContract`]: inputs and requirements of a kernel, for kernel selection.
+//! * [`Arithmetic`]: the number format in which a kernel multiplies and adds.
+//! * [`printable()`]: text from files and paths, made safe for terminals.
+//! * [`panic_text()`]: the message of a caught panic.
+//! * [`Setting`]: a setting in an error, independent of its name in a program.
 //! * [`ValueType`]: the element type of a value of the plan.
-//! * [`Tier`] and [`CpuFeatures`]: the ISA levels that kernels come in.
+//! * [`Tier`] and [`CpuFeatures`]: ISA tiers of kernels.
 //!
 //! ```
 //! use latent_types::TensorType;

@@ -1,8 +1,10 @@
 use std::any::Any;
 
-/// The message of a panic, as `catch_unwind` and `JoinHandle::join` give it.
+/// The message of a panic from `catch_unwind` or `JoinHandle::join`.
 #[must_use]
 pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    // `panic!` with a literal has a `&str`, with arguments a `String`. `panic_any` can have any
+    // type.
     let text = panic.downcast_ref::<&str>().copied();
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }

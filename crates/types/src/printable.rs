@@ -1,18 +1,23 @@
-//! Text from files and paths, made safe to show on a terminal.
+//! Escapes text from files and paths for terminals. A model's name could otherwise change a
+//! terminal's title, or look like another name.
 
 use std::borrow::Cow;
 use std::fmt::Write;
 
-/// Whether a terminal may interpret the character instead of showing it, or reorder the text around it: C0 and C1 controls with ESC, DEL,
-/// line and paragraph separators, every bidirectional control (marks, embeddings, overrides, isolates), the deprecated format characters,
-/// interlinear annotations, and tags, which hide text.
+/// Whether a terminal may interpret a character instead of showing it, or reorder the text around
+/// it: C0 and C1 controls including ESC, DEL, line and paragraph separators, all bidirectional
+/// controls (marks, embeddings, overrides, isolates), deprecated format characters, interlinear
+/// annotations, and tags, which hide text.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{206f}')
         || matches!(c, '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Whether the character is invisible and so makes two different names look alike. In text, scripts and emoji need some of them (the joiners).
+/// Whether a character is invisible and can make two different names look alike. Text may contain
+/// them: some scripts and emoji need joiners.
+// Unicode's Default_Ignorable_Code_Point without the characters of `acts`, and without U+FE00 to
+// U+FE0F, which emoji in names contain.
 fn hides(c: char) -> bool {
     matches!(
         c,
@@ -22,8 +27,8 @@ fn hides(c: char) -> bool {
         || matches!(c, '\u{e0080}'..='\u{e0fff}')
 }
 
-/// A name in one line: each character that a terminal may interpret, line feeds included, or that is invisible becomes an escape such as `\n`
-/// or `\u{1b}`.
+/// A name in one line. Characters that a terminal may interpret, including line feeds, and
+/// invisible ones become escapes such as `\n` or `\u{1b}`.
 ///
 /// ```
 /// assert_eq!(latent_types::printable("a\u{1b}[2Jb\n"), r"a\u{1b}[2Jb\n");
@@ -33,13 +38,15 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) || hides(c))
 }
 
-/// The same for text of several lines: line feeds and tabs stay.
+/// Like [`printable`] for text of several lines. Line feeds, tabs and invisible characters stay.
 pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escaped(text, |c| acts(c) && !matches!(c, '\n' | '\t'))
 }
 
-/// Streamed text: as [`printable_lines`], but a carriage return, which would go back over the line, is dropped.
+/// Like [`printable_lines`] for streamed text. Carriage returns are dropped, because text after one
+/// would overwrite the line.
 pub fn printable_stream(text: &str) -> Cow<'_, str> {
+    // Most texts have none, and need no copy.
     match text.contains('\r') {
         false => printable_lines(text),
         true => Cow::Owned(printable_lines(&text.replace('\r', "")).into_owned()),
@@ -58,7 +65,7 @@ fn escaped(text: &str, acts: impl Fn(char) -> bool) -> Cow<'_, str> {
             '\r' => safe.push_str("\\r"),
             '\t' => safe.push_str("\\t"),
             c => {
-                // writing into a string cannot fail
+                // Writing to a string cannot fail.
                 let _ = write!(safe, "\\u{{{:x}}}", u32::from(c));
             }
         }
@@ -71,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_acts_on_is_escaped_and_everything_else_stays() {
+    fn only_characters_that_a_terminal_interprets_are_escaped() {
         let title = "\u{1b}]0;pwned\u{7}\u{1b}[2J";
         assert_eq!(printable(title), r"\u{1b}]0;pwned\u{7}\u{1b}[2J");
         assert_eq!(printable("\u{9b}31m\u{7f}\r\t"), r"\u{9b}31m\u{7f}\r\t");
@@ -81,6 +88,7 @@ mod tests {
             r"a\u{200f}b\u{61c}c\u{200b}d\u{e0041}"
         );
         assert!(matches!(printable("C:\\models\\é 文 سلام ❤\u{fe0f}"), Cow::Borrowed(_)));
+        // All characters, because a range with a wrong end is easy to overlook.
         for c in ('\0'..=char::MAX).filter(|c| acts(*c) || hides(*c)) {
             assert!(!printable(&c.to_string()).contains(c), "{c:?}");
         }
@@ -101,6 +109,7 @@ mod tests {
     fn lines_keep_their_breaks_and_text_its_joiners() {
         assert_eq!(printable_lines("a\n\tb\u{1b}"), "a\n\tb\\u{1b}");
         assert_eq!(printable_stream("a\r\n\u{202b}b\u{1b}[0m"), "a\n\\u{202b}b\\u{1b}[0m");
+        // Persian and emoji need joiners.
         let joined = "می\u{200c}خواهم 👩\u{200d}🚀";
         assert_eq!([printable_lines(joined), printable_stream(joined)], [joined; 2]);
     }

@@ -1,12 +1,14 @@
-//! Settings that errors and reports name. Each program calls them in its own way: by flags, by fields of a request, by arguments of a function.
+//! Settings in errors and reports. Each program has its own names for them: flags, fields of a
+//! request, or arguments of a function.
 
 use std::borrow::Cow;
 use std::fmt;
 
+// A macro, so that `ALL` contains every setting.
 macro_rules! settings {
     ($($(#[$doc:meta])* $setting:ident $name:literal,)*) => {
-        /// A setting that a text of a library names. It is displayed by the name of the field that sets it: option `context`. A program that calls it
-        /// otherwise replaces that: see [`Setting::rename`].
+        /// A setting in a text of a library. It is displayed with the name of its field: option
+        /// `context`. A program with another name replaces that by [`Setting::rename`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum Setting {
             $($(#[$doc])* $setting,)*
@@ -32,21 +34,21 @@ settings! {
     BatchTokens "max_batch_tokens",
     /// Element type of the KV cache.
     Cache "cache",
-    /// Tokens of the KV cache, all sequences together.
+    /// Tokens of the KV cache, over all sequences.
     CacheTokens "cache_tokens",
-    /// What the KV cache stores.
+    /// The form of KV cache rows (latents or expanded).
     CacheForm "form",
-    /// The circuit that takes the place of the model's own.
+    /// The circuit that replaces the model's own.
     Circuit "circuit",
-    /// Tokens of a sequence.
+    /// Maximum tokens of a sequence.
     Context "context",
     /// The device that runs the model.
     Device "device",
-    /// What drafts tokens.
+    /// The source of drafts.
     Draft "draft",
-    /// Doing it in spite of what speaks against it.
+    /// Proceed despite a failed check.
     Force "force",
-    /// Where a server runs its model after a GPU was lost.
+    /// The device on which a server runs its model after a GPU was lost.
     GpuFallback "gpu_fallback",
     /// The file of Hessians.
     Hessians "hessians",
@@ -56,7 +58,7 @@ settings! {
     Imatrix "imatrix",
     /// Tokens that a context shift keeps.
     Keep "keep",
-    /// The layers that are recorded.
+    /// The layers to record.
     Layers "layers",
     /// Formulation of MLA.
     Mla "mla",
@@ -70,23 +72,23 @@ settings! {
     PreTokenizer "pre_tokenizer",
     /// A prompt without a chat template.
     Raw "raw",
-    /// What to discard when the context is full.
+    /// The tokens to discard when the context is full.
     Shift "shift",
-    /// Attention to the tokens that an indexer selects.
+    /// Attention only to tokens that an indexer selects.
     SparseAttention "sparse_attention",
     /// Memory for recurrent states.
     StateCache "state_cache",
-    /// Threads of the processor.
+    /// Number of CPU threads.
     Threads "threads",
-    /// Instruction-set tier of the processor.
+    /// ISA tier of the CPU.
     Tier "tier",
-    /// Token ids in place of a text.
+    /// Token ids instead of text.
     Tokens "tokens",
-    /// Checking the values of all weights.
+    /// Check the values of all weights.
     Weights "weights",
 }
 
-/// What a setting's name begins with in a text.
+/// The text before a setting's name. [`Setting::rename`] searches for it.
 const PREFIX: &str = "option `";
 
 impl Setting {
@@ -95,14 +97,16 @@ impl Setting {
         SettingValue { setting: self, value: value.to_string() }
     }
 
-    /// Replaces the names of settings in a text by those of a program. `name` gives the program's name of a setting; its value follows after a
-    /// blank. A setting without a name there stays as it is.
+    /// Replaces the names of settings in a text by those of a program, followed by a blank and the
+    /// value. `name` gives the program's name of a setting. Settings for which it returns `None`
+    /// are not changed.
     pub fn rename(text: &str, name: impl Fn(Setting) -> Option<&'static str>) -> Cow<'_, str> {
         let (mut renamed, mut rest) = (String::new(), text);
         while let Some((before, behind)) = rest.split_once(PREFIX) {
             let Some((inside, after)) = behind.split_once('`') else { break };
             let (field, value) =
                 inside.split_once(": ").map_or((inside, None), |(field, value)| (field, Some(value)));
+            // Text of a file or path may contain the prefix with another name.
             let setting = Setting::ALL.iter().find(|setting| setting.name() == field);
             renamed.push_str(before);
             match setting.and_then(|setting| name(*setting)) {
@@ -111,6 +115,7 @@ impl Setting {
             }
             rest = after;
         }
+        // Most texts contain no setting, and need no copy.
         if renamed.is_empty() {
             return text.into();
         }
@@ -125,7 +130,7 @@ impl fmt::Display for Setting {
     }
 }
 
-/// A setting with a value: see [`Setting::to`].
+/// A setting with a value; see [`Setting::to`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SettingValue {
     setting: Setting,
@@ -176,6 +181,7 @@ mod tests {
         ] {
             assert_eq!(Setting::rename(text, flag), text);
         }
+        // Values may contain the separator.
         assert_eq!(
             Setting::rename("option `context`option `context: a: b`", flag),
             "--ctx-size--ctx-size a: b"

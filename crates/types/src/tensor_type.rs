@@ -2,11 +2,12 @@
 
 use std::fmt;
 
-/// Element type of a tensor: one row of a table of every type id known to ggml.
+/// Element type of a tensor.
 ///
-/// A row of a tensor is divided into *blocks* of [`block_len`](Self::block_len) elements, each stored in
-/// [`block_bytes`](Self::block_bytes) bytes. Ids retired by ggml (Q4_2, Q4_3, the `Q4_0_4_4` family)
-/// are not here: they never appear in a file that a current tool wrote.
+/// A row of a tensor consists of *blocks* of [`block_len`](Self::block_len) elements in
+/// [`block_bytes`](Self::block_bytes) bytes. The types are those of ggml and safetensors. Types
+/// that ggml has retired (Q4_2, Q4_3, the `Q4_0_4_4` family) are omitted, because current tools do
+/// not write them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(non_camel_case_types, missing_docs, reason = "the field writes the formats' names this way")]
 pub enum TensorType {
@@ -14,9 +15,10 @@ pub enum TensorType {
     F16,
     BF16,
     F64,
-    /// FP8 with 4 exponent and 3 mantissa bits, no infinities (OCP E4M3). Found in safetensors, not in GGUF.
+    /// FP8 with 4 exponent and 3 mantissa bits, without infinities (OCP E4M3). In safetensors only.
     F8_E4M3,
-    /// FP8 with 5 exponent and 2 mantissa bits: the upper half of an f16. Found in safetensors, and shown as F16.
+    /// FP8 with 5 exponent and 2 mantissa bits: the upper half of an f16. In safetensors only, and
+    /// read as F16.
     F8_E5M2,
     I8,
     I16,
@@ -51,12 +53,14 @@ pub enum TensorType {
     Q2_0,
 }
 
-/// One row of the table: type, ggml id (none where GGUF has no id), name, elements per block, bytes per block.
+/// A row of the table: type, ggml id (`None` if GGUF has no id), name, elements per block, bytes
+/// per block.
 type TensorTypeRow = (TensorType, Option<u32>, &'static str, usize, usize);
 
 use TensorType::*;
 
-/// In the order of the enum, so that a type's discriminant is its index.
+// In the order of the enum, because a type's discriminant is its index. A test checks that. The
+// sums of bytes list the fields of ggml's block structs in their order.
 const TABLE: [TensorTypeRow; 37] = [
     (F32, Some(0), "F32", 1, 4),
     (F16, Some(1), "F16", 1, 2),
@@ -103,10 +107,10 @@ impl TensorType {
         TABLE.iter().map(|row| row.0)
     }
 
-    /// The type that a GGUF file means by `id` (an `enum ggml_type`).
+    /// The type with an id of `enum ggml_type`.
     ///
     /// # Errors
-    /// [`UnknownTensorType`] for an id that ggml does not use, or has retired.
+    /// [`UnknownTensorType`] for an id that ggml does not use or has retired.
     pub fn from_ggml_id(id: u32) -> Result<Self, UnknownTensorType> {
         TABLE
             .iter()
@@ -115,7 +119,7 @@ impl TensorType {
             .ok_or_else(|| UnknownTensorType(format!("id {id}")))
     }
 
-    /// The type of this name, in any case: `"Q4_K"`, `"bf16"`.
+    /// The type with a name, in any case: `"Q4_K"`, `"bf16"`.
     pub fn from_name(name: &str) -> Result<Self, UnknownTensorType> {
         TABLE
             .iter()
@@ -147,13 +151,15 @@ impl TensorType {
         self.row().4
     }
 
-    /// Bytes of a row of `cols` elements; none if `cols` is not a whole number of blocks or the size overflows.
+    /// Bytes of a row of `cols` elements; `None` if `cols` is not a whole number of blocks or the
+    /// size overflows.
     pub fn row_bytes(self, cols: usize) -> Option<usize> {
         let (len, bytes) = (self.block_len(), self.block_bytes());
+        // Checked, because shapes come from files.
         if cols.is_multiple_of(len) { (cols / len).checked_mul(bytes) } else { None }
     }
 
-    /// Bits per element, scales included: 4.5 for Q4_0.
+    /// Bits per element including scales: 4.5 for Q4_0.
     pub fn bits_per_weight(self) -> f64 {
         self.block_bytes() as f64 * 8.0 / self.block_len() as f64
     }

@@ -1,18 +1,19 @@
-//! Instruction-set tiers and the CPU features that they need.
+//! ISA tiers and the CPU features that they require.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A set of instructions that kernels are written for. A higher tier includes what the lower ones need.
+/// A set of instructions for which kernels are written. A higher tier includes the lower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Tier {
-    /// Plain Rust; runs everywhere, and is the reference for the other tiers.
+    /// Plain Rust for any CPU, and the reference for the other tiers.
     Portable,
-    /// AVX2, FMA and F16C (x86-64 of 2013 and later).
+    /// AVX2, FMA and F16C (x86-64 CPUs since 2013).
     Avx2,
-    /// AVX-512 F, BW, VL, DQ, VBMI and VNNI (Ice Lake, Zen 4). A machine with AVX-512 but without VNNI counts as AVX2.
+    /// AVX-512 F, BW, VL, DQ, VBMI and VNNI (Ice Lake, Zen 4). CPUs with AVX-512 but without VNNI
+    /// count as AVX2.
     Avx512,
-    /// AVX-512 with BF16, and the AMX tiles for int8 and bf16 (Sapphire Rapids).
+    /// AVX-512 with BF16, and AMX tiles for int8 and bf16 (Sapphire Rapids).
     Amx,
 }
 
@@ -20,7 +21,7 @@ impl Tier {
     /// All tiers, lowest first.
     pub const ALL: [Tier; 4] = [Tier::Portable, Tier::Avx2, Tier::Avx512, Tier::Amx];
 
-    /// The word that names it on the command line.
+    /// The name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Tier::Portable => "portable",
@@ -33,6 +34,7 @@ impl Tier {
 
 impl fmt::Display for Tier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not `write_str`, which would ignore the width of table columns.
         f.pad(self.name())
     }
 }
@@ -60,18 +62,21 @@ impl FromStr for Tier {
     }
 }
 
-/// Features of the CPU, detected by `latent-kernels` and read by `latent-graph` when it selects kernels.
+/// Features of a CPU. `latent-kernels` detects them, and `latent-graph` selects kernels by them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuFeatures {
     /// AVX2, FMA and F16C together.
     pub avx2: bool,
     /// The VNNI dot products in their 256-bit VEX form.
+    // Not implied by another feature: Alder Lake has them without AVX-512.
     pub avx_vnni: bool,
     /// AVX-512 F, BW, VL, DQ, VBMI and VNNI together.
     pub avx512: bool,
     /// AVX-512 BF16 dot products.
+    // Ice Lake has `avx512` without them.
     pub avx512_bf16: bool,
     /// AVX-512 arithmetic on f16.
+    // Zen 4 has BF16 without it.
     pub avx512_fp16: bool,
     /// AMX tiles, int8 and bf16, with the operating system's permission.
     pub amx: bool,
@@ -80,6 +85,8 @@ pub struct CpuFeatures {
 impl CpuFeatures {
     /// The highest tier that these features support.
     pub fn tier(self) -> Tier {
+        // Each tier requires the features of the lower ones, because a virtual machine may hide
+        // features that the CPU has.
         match self {
             CpuFeatures { amx: true, avx512: true, avx512_bf16: true, .. } => Tier::Amx,
             CpuFeatures { avx512: true, avx2: true, .. } => Tier::Avx512,
@@ -88,7 +95,7 @@ impl CpuFeatures {
         }
     }
 
-    /// These features without those above `tier`, for a forced tier.
+    /// The features without those above `tier`, for `LATENT_ISA` and `--isa`.
     pub fn limited_to(self, tier: Tier) -> Self {
         CpuFeatures {
             avx2: self.avx2 && tier >= Tier::Avx2,

@@ -1,4 +1,4 @@
-//! The types of the values that operations exchange.
+//! Types of the values that operations exchange.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use std::fmt;
 pub enum ValueType {
     /// 32-bit float.
     F32,
-    /// 32-bit unsigned integer: ids of tokens or experts.
+    /// 32-bit unsigned integer, for ids of tokens and experts.
     U32,
 }
 
@@ -19,7 +19,6 @@ impl ValueType {
         }
     }
 
-    /// The word for it: `f32`, `u32`.
     pub fn name(self) -> &'static str {
         match self {
             ValueType::F32 => "f32",
@@ -30,6 +29,7 @@ impl ValueType {
 
 impl fmt::Display for ValueType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not `write_str`, which would ignore the width of table columns.
         f.pad(self.name())
     }
 }

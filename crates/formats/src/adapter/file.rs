@@ -11,7 +11,7 @@ use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The two matrices that change one tensor of the base: W + scale · factor · B · A.
+/// The two matrices that adapt one tensor W of the base model: W + scale · factor · B · A.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LowRankPair {
     /// The name of the tensor in the base model's file.
@@ -20,12 +20,12 @@ pub struct LowRankPair {
     pub a: TensorInfo,
     /// B: `[outputs, rank]`.
     pub b: TensorInfo,
-    /// alpha / rank, or what the adapter's config has in its place.
+    /// alpha / rank, or alpha / √rank with `use_rslora`.
     pub factor: f64,
 }
 
 impl LowRankPair {
-    /// The name of the tensor without the prefix of models that also see.
+    /// The name of the tensor without the prefix of multimodal models.
     pub fn plain_target(&self) -> &str {
         let plain = HF_PREFIXES.iter().rev().find_map(|prefix| self.target.strip_prefix(prefix));
         plain.unwrap_or(&self.target)
@@ -46,7 +46,7 @@ pub struct AdapterFile {
     pub alpha: f64,
     pub pairs: Vec<LowRankPair>,
     pub(crate) bytes: Arc<FileBytes>,
-    /// Its file with tensors, and the bytes of the header.
+    /// Name and header length of its file with tensors.
     pub(crate) header: (String, usize),
     /// A hash of all bytes.
     pub(crate) hash: u64,
@@ -58,7 +58,7 @@ impl AdapterFile {
         &self.path
     }
 
-    /// Stands for all of its bytes.
+    /// A hash of all bytes of the adapter.
     pub fn fingerprint(&self) -> u64 {
         self.hash
     }
@@ -73,7 +73,7 @@ impl AdapterFile {
         }
     }
 
-    /// A pair of its matrices from the tensors that were found, whose shapes are checked against each other.
+    /// Makes a pair of two matrices and checks their types and shapes.
     pub(super) fn pair(
         path: &Path,
         target: String,
@@ -88,12 +88,14 @@ impl AdapterFile {
                 return refuse(AdapterError::Unpaired { target, missing });
             }
         };
+        // The types that llama.cpp's and PEFT's tools write.
         for info in [&a, &b] {
             if !matches!(info.ty, TensorType::F32 | TensorType::F16 | TensorType::BF16 | TensorType::Q8_0) {
                 return refuse(AdapterError::Type { tensor: info.name.clone(), ty: info.ty });
             }
         }
         let rank = b.shape.last().copied().unwrap_or(0);
+        // Stacked experts have three dimensions. A rank of 0 would be a divisor of alpha.
         let fits = a.shape.len() == b.shape.len()
             && matches!(a.shape.len(), 2 | 3)
             && a.shape[a.shape.len() - 2] == rank
@@ -111,7 +113,7 @@ pub(super) fn hash_of(config: &[u8], bytes: &[u8]) -> u64 {
     fnv(fnv(FNV_START, config), bytes)
 }
 
-/// A tensor of an adapter's one file.
+/// A tensor of an adapter. Adapters have one file.
 pub(super) fn placed(tensor: PlacedTensor) -> TensorInfo {
     TensorInfo {
         name: tensor.name,

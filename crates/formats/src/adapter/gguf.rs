@@ -1,4 +1,4 @@
-//! Adapters in GGUF files, as llama.cpp writes and reads them.
+//! Adapters in GGUF files, in llama.cpp's form.
 
 use super::file::{AdapterFile, hash_of, placed};
 use crate::attached::AdapterNaming;
@@ -42,6 +42,7 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
         return Err(refuse(AdapterError::Unsupported { what, advice: "use an adapter without it" }));
     }
     let architecture = metadata.str("general.architecture")?.map(str::to_owned);
+    // Sorted, so that the order of pairs is the same in every process.
     let mut found: BTreeMap<String, (Option<TensorInfo>, Option<TensorInfo>)> = BTreeMap::new();
     for tensor in header.tensors {
         let info = placed(PlacedTensor::from(tensor));
@@ -56,7 +57,7 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
         let pair = found.entry(target).or_default();
         *(if is_a { &mut pair.0 } else { &mut pair.1 }) = Some(info);
     }
-    // as llama.cpp: an alpha of 0 leaves B · A as it is
+    // Like llama.cpp: with an alpha of 0, B · A is not scaled.
     let factor = |rank: usize| if alpha == 0.0 { 1.0 } else { alpha / rank as f64 };
     let pairs = found.into_iter().map(|(target, pair)| AdapterFile::pair(path, target, pair, factor));
     let pairs = pairs.collect::<Result<Vec<_>, _>>()?;

@@ -1,4 +1,4 @@
-//! Adapters in folders of PEFT: `adapter_config.json` and `adapter_model.safetensors`.
+//! Adapters in PEFT folders: `adapter_config.json` and `adapter_model.safetensors`.
 
 use super::file::{AdapterFile, hash_of, placed};
 use crate::attached::AdapterNaming;
@@ -14,10 +14,11 @@ use std::path::Path;
 
 const CONFIG: &str = "adapter_config.json";
 const TENSORS: &str = "adapter_model.safetensors";
-/// What PEFT puts before the names of the base model's modules.
+/// Prefix of the base model's modules in PEFT's tensor names.
 const PREFIX: &str = "base_model.model.";
 
-/// Keys of the config whose set value changes what the adapter computes, and what to do about it.
+/// Unsupported keys that change what the adapter computes, with a description and advice. Ignoring
+/// one would give wrong results silently.
 const REFUSED: &[(&str, &str, &str)] = &[
     ("use_dora", "DoRA (use_dora)", "merge the adapter into the model with PEFT, and convert that"),
     (
@@ -67,6 +68,7 @@ pub(super) fn open(folder: &Path) -> Result<AdapterFile, FormatError> {
     let parsed = Header::parse(bytes.get(), bytes.get().len() as u64);
     let header = parsed.map_err(|error| FormatError::Safetensors { path, error })?;
     let settings = PeftSettings::of(&config).map_err(refuse)?;
+    // Sorted, so that the order of pairs is the same in every process.
     let mut found: BTreeMap<String, (Option<TensorInfo>, Option<TensorInfo>)> = BTreeMap::new();
     for tensor in header.tensors {
         let info = placed(PlacedTensor::from(tensor));
@@ -79,6 +81,7 @@ pub(super) fn open(folder: &Path) -> Result<AdapterFile, FormatError> {
         let factor = |rank: usize| settings.factor(&module, rank);
         let pair = AdapterFile::pair(folder, format!("{module}.weight"), pair, factor)?;
         let (target, found, stated) = (pair.target.clone(), pair.rank(), settings.rank(&module));
+        // The factor depends on the rank, so a wrong one would scale the adapter wrongly.
         if stated != found as f64 {
             return Err(refuse(AdapterError::OtherRank { target, found, stated: stated as u64 }));
         }
@@ -99,7 +102,7 @@ pub(super) fn open(folder: &Path) -> Result<AdapterFile, FormatError> {
     })
 }
 
-/// The module of the base model that a matrix of PEFT belongs to, and whether the matrix is A.
+/// The module of the base model for a matrix in a PEFT file, and whether the matrix is A.
 fn module_of(name: &str) -> Result<(&str, bool), AdapterError> {
     let refuse = |advice| Err(AdapterError::Tensor { tensor: name.to_owned(), advice });
     if name.contains("lora_embedding_") {
@@ -110,6 +113,7 @@ fn module_of(name: &str) -> Result<(&str, bool), AdapterError> {
     if name.contains("lora_magnitude_vector") {
         return refuse("DoRA is not supported; merge the adapter into the model with PEFT");
     }
+    // The prefix is optional.
     let module = name.strip_prefix(PREFIX).unwrap_or(name);
     match (module.strip_suffix(".lora_A.weight"), module.strip_suffix(".lora_B.weight")) {
         (Some(module), _) => Ok((module, true)),
@@ -120,13 +124,13 @@ fn module_of(name: &str) -> Result<(&str, bool), AdapterError> {
     }
 }
 
-/// The name of a matrix in a PEFT folder: of A or of B for the module of the tensor `target`.
+/// The name in a PEFT file of the matrix A or B for the module of the tensor `target`.
 pub fn peft_module(target: &str, is_a: bool) -> String {
     let module = target.strip_suffix(".weight").unwrap_or(target);
     format!("{PREFIX}{module}.lora_{}.weight", if is_a { "A" } else { "B" })
 }
 
-/// Refuses adapters that compute something else than W + factor · B · A.
+/// Rejects adapters that compute anything other than W + factor · B · A.
 fn check(config: &Map<String, Value>) -> Result<(), AdapterError> {
     let kind = config.get("peft_type").and_then(Value::as_str).unwrap_or("LORA");
     if !kind.eq_ignore_ascii_case("lora") {
@@ -134,6 +138,7 @@ fn check(config: &Map<String, Value>) -> Result<(), AdapterError> {
         return Err(AdapterError::Unsupported { what, advice: "only LORA is" });
     }
     for (key, what, advice) in REFUSED {
+        // PEFT writes all keys, unused ones with null, false or an empty list.
         let set = match config.get(*key) {
             None | Some(Value::Null | Value::Bool(false)) => false,
             Some(Value::Array(items)) => !items.is_empty(),
@@ -150,6 +155,8 @@ fn check(config: &Map<String, Value>) -> Result<(), AdapterError> {
         let what = format!("trained biases (bias: {bias:?})");
         return Err(AdapterError::Unsupported { what, advice: "merge the adapter into the model with PEFT" });
     }
+    // These initializations change the base weights, so the adapter does not fit the published base
+    // model.
     if let Some(init) = config.get("init_lora_weights").and_then(Value::as_str)
         && RESIDUAL_INIT.iter().any(|name| init.to_ascii_lowercase().starts_with(name))
     {
@@ -179,6 +186,7 @@ impl PeftSettings {
         let pattern = |key: &str| -> Result<Vec<(String, f64)>, AdapterError> {
             let Some(Value::Object(items)) = config.get(key) else { return Ok(Vec::new()) };
             let read = |(name, value): (&String, &Value)| {
+                // PEFT accepts regular expressions here. Module names are supported.
                 if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
                     let what = format!("the regular expression {name:?} in {key}");
                     let advice = "write the names of modules there";
@@ -203,11 +211,13 @@ impl PeftSettings {
 
     fn factor(&self, module: &str, rank: usize) -> f64 {
         let (alpha, rank) = (of_module(&self.alphas, module).unwrap_or(self.alpha), rank as f64);
+        // rsLoRA divides by the root, so that adapters of high rank are not scaled to almost 0.
         alpha / if self.rslora { rank.sqrt() } else { rank }
     }
 }
 
-/// The value of the first pattern that is the module's name, or the end of it after a dot.
+// The rule of PEFT's `get_pattern_key`.
+/// The value of the first pattern that equals the module's name or a suffix of it after a dot.
 fn of_module(pattern: &[(String, f64)], module: &str) -> Option<f64> {
     let fits =
         |name: &str| module.strip_suffix(name).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));

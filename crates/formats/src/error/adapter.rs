@@ -1,15 +1,15 @@
-//! What is wrong with an adapter.
+//! Errors of LoRA adapters.
 
 use latent_types::TensorType;
 
-/// What is wrong with a LoRA adapter.
+/// An error of a LoRA adapter.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AdapterError {
-    /// A GGUF file that is a model, or something else.
+    /// A GGUF file of another type, or another file.
     #[error("not a LoRA adapter: {0}")]
     NotAnAdapter(String),
-    /// Something that the adapter asks for and that is not computed.
+    /// An unsupported feature of the adapter.
     #[error("{what} of an adapter is not supported: {advice}")]
     Unsupported { what: String, advice: &'static str },
     /// A tensor that is neither A nor B of a pair.

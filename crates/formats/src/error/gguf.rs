@@ -9,10 +9,10 @@ pub enum GgufError {
     NeedMore {
         what: String,
         have: u64,
-        /// Bytes that are needed to go on; the whole header may be longer.
+        /// Bytes that are needed to continue. The whole header may be longer.
         need: u64,
     },
-    /// The file ends before its header does, or a length in the header is a lie.
+    /// The file ends before its header does, or a length in the header is wrong.
     #[error(
         "{what} claims {claimed} bytes at byte {at}, but the file has only {len}; it is truncated or damaged: download it again"
     )]
@@ -21,14 +21,14 @@ pub enum GgufError {
     Magic { found: [u8; 4] },
     #[error("the file is big-endian (version {version} with swapped bytes); convert it to little-endian")]
     BigEndian {
-        /// The version, read the other way round.
+        /// The version with swapped bytes.
         version: u32,
     },
     #[error("GGUF version {version} is not supported; versions 2 and 3 are{}", if *version == 1 { ": convert the file with a current tool" } else { "" })]
     Version { version: u32 },
     #[error("{what}: {value} exceeds the limit of {limit}")]
     Limit { what: String, value: u64, limit: u64 },
-    /// A key, a name or a value that is wrong in itself.
+    /// An invalid key, name or value.
     #[error("{what}: {problem}")]
     Invalid { what: String, problem: String },
     #[error("{what} {name:?} occurs twice")]

@@ -1,4 +1,4 @@
-//! Errors of model files: each says where, what was found, and what was expected.
+//! Errors of model files. Each says where the problem is, what was found, and what was expected.
 
 mod adapter;
 mod four_bit;
@@ -27,7 +27,7 @@ pub enum FormatError {
     #[error("{}: not a model file: {what}", path.display())]
     NotAModel {
         path: PathBuf,
-        /// What it is instead, and what to do.
+        /// The type of the file, and advice.
         what: String,
     },
     #[error("{}: {error}", path.display())]
@@ -36,12 +36,12 @@ pub enum FormatError {
     Safetensors { path: PathBuf, error: SafetensorsError },
     #[error("{}: {error}", path.display())]
     Pack { path: PathBuf, error: PackError },
-    /// 4-bit weights of a model folder are malformed, or of a kind that is not supported.
+    /// 4-bit weights of a model folder are malformed or unsupported.
     #[error("{}: {error}", path.display())]
     FourBit { path: PathBuf, error: Box<FourBitError> },
     #[error("{}: {problem}", path.display())]
     Json { path: PathBuf, problem: String },
-    /// The weights of a model folder are stored in a way that is not read.
+    /// The weights of a model folder have an unsupported format.
     #[error("{}: {problem}", path.display())]
     WeightFormat { path: PathBuf, problem: String },
     #[error("{}: {problem}", path.display())]
@@ -57,25 +57,25 @@ pub enum FormatError {
     Cut {
         path: PathBuf,
         tensor: String,
-        /// Why not, and what to do.
+        /// The reason, and advice.
         problem: String,
     },
-    /// A tensor that others are computed from is missing or unfit.
+    /// The source of a derived tensor is missing or unsuitable.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Derived { path: PathBuf, tensor: String, problem: String },
-    /// A LoRA adapter is malformed, or of a kind that is not supported.
+    /// A LoRA adapter is malformed or unsupported.
     #[error("{}: {error}", path.display())]
     Adapter { path: PathBuf, error: Box<AdapterError> },
-    /// Tensors that one of several ranks runs are in files that it does not have.
+    /// Tensors of a rank are in files that are missing on its host.
     #[error("{}: {}", path.display(), absent(files, tensor, *tensors))]
     Absent {
         path: PathBuf,
-        /// Names of those files, as far as they are known.
+        /// Known names of those files.
         files: Vec<String>,
         tensor: String,
         tensors: usize,
     },
-    /// A metadata key has another type or value than asked for.
+    /// A metadata key has another type or value than expected.
     #[error("{file}: metadata key {key} is {found}, expected {expected}")]
     Key { file: String, key: String, found: String, expected: &'static str },
 }
@@ -85,7 +85,7 @@ impl FormatError {
         FormatError::Adapter { path: path.to_owned(), error: Box::new(error) }
     }
 
-    /// Whether the files may be as they should be, and Latent does not read what they hold.
+    /// Whether the files may be valid, but of an unsupported kind.
     pub fn is_unsupported(&self) -> bool {
         match self {
             FormatError::WeightFormat { .. } => true,
@@ -95,7 +95,7 @@ impl FormatError {
         }
     }
 
-    /// Whether the data of tensors, or files, are missing, and the rest can be read.
+    /// Whether only tensor data or files are missing.
     pub fn is_incomplete(&self) -> bool {
         match self {
             FormatError::Incomplete { .. } => true,
@@ -106,6 +106,7 @@ impl FormatError {
     }
 }
 
+// The user copies files from other hosts, so the text names all of them.
 fn absent(files: &[String], tensor: &str, tensors: usize) -> String {
     let others = if tensors > 1 { format!(" and {} others", tensors - 1) } else { String::new() };
     let (needed, them) = match files {

@@ -27,7 +27,7 @@ pub enum PackError {
     Checksum { expected: u64, found: u64 },
     #[error("its header is malformed: {0}")]
     Gguf(GgufError),
-    /// A key is missing, or not what it must be.
+    /// A missing or invalid key.
     #[error("{what}: {problem}; pack the model again")]
     Invalid { what: String, problem: String },
 }

@@ -17,7 +17,7 @@ pub enum SafetensorsError {
         "the header claims {claimed} bytes, but the file has only {len}; it is truncated: download it again"
     )]
     Truncated {
-        /// Bytes that the header needs, its length included.
+        /// Bytes of the header, including its length field.
         claimed: u64,
         len: u64,
     },
@@ -26,14 +26,11 @@ pub enum SafetensorsError {
         "the header claims {claimed} bytes, more than the limit of {}: not a safetensors file",
         limits::MAX_SAFETENSORS_HEADER
     )]
-    HeaderLength {
-        /// What the first eight bytes say.
-        claimed: u64,
-    },
-    /// The header is not the JSON that it must be.
+    HeaderLength { claimed: u64 },
+    /// The header is not valid JSON, or not of the expected form.
     #[error("the header is malformed: {problem}")]
     Json {
-        /// What is wrong, with line and column.
+        /// The error with line and column.
         problem: String,
     },
     #[error("tensor {name:?} occurs twice")]
@@ -41,17 +38,13 @@ pub enum SafetensorsError {
     #[error("tensor {tensor}: {problem}")]
     Tensor {
         tensor: String,
-        /// What is wrong, and what was expected.
+        /// The error, and the expected value.
         problem: String,
     },
     #[error(
         "tensor {tensor}: dtype {dtype:?} is not supported; BF16, F16, F32, F64, F8_E4M3, BOOL, and integers of 8 to 64 bits are"
     )]
-    Dtype {
-        tensor: String,
-        /// Its type as the header has it.
-        dtype: String,
-    },
+    Dtype { tensor: String, dtype: String },
     #[error(
         "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
     )]
@@ -70,7 +63,7 @@ pub enum SafetensorsError {
         /// First shared byte, from the start of the data.
         at: u64,
     },
-    /// Bytes that belong to no tensor, which the format does not allow.
+    /// Bytes without a tensor, which the format does not allow.
     #[error("bytes {start} to {end} of the data belong to no tensor; the file is damaged or hides something")]
     Hole {
         /// First byte, from the start of the data.

@@ -1,4 +1,4 @@
-//! The rows of a 4-bit weight in the block format that it is shown as.
+//! Decodes rows of a 4-bit weight to its block format.
 
 use super::blocks;
 use super::form::{FourBitEncoding, FourBitWeight, IntEncoding, WordPacking, ZeroCode};
@@ -24,14 +24,15 @@ pub(crate) struct FourBitDecoder<'a> {
     shift: i32,
 }
 
-/// The place of an output within its word: AWQ's order 0, 2, 4, 6, 1, 3, 5, 7, inverted.
+/// Position of an output in its word: the inverse of AWQ's order 0, 2, 4, 6, 1, 3, 5, 7.
 const AWQ_PLACE: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
-/// Rows that are unpacked together: a tile's, which share words and cache lines where outputs lie side by side.
+/// Number of rows that are unpacked together: those of a tile. GPTQ and AWQ store outputs side by
+/// side, so these rows share words and cache lines, which are then read once.
 const TOGETHER: usize = 16;
 
 impl<'a> FourBitDecoder<'a> {
-    /// A decoder of `weight`, whose tensors' bytes `bytes` gives.
+    /// A decoder of `weight`. `bytes` gives the bytes of its tensors.
     ///
     /// # Errors
     /// Zero points, an order or a shape that contradict the settings; scales that the block format
@@ -63,6 +64,7 @@ impl<'a> FourBitDecoder<'a> {
                 decoder.check_zeros(form, weight)?;
                 decoder.shift = *weight.shift.get_or_init(|| decoder.scales.shift(weight.ty));
             }
+            // E4M3: 0x7f is NaN, and codes from 0x80 are negative. E8M0: 0xff is NaN.
             FourBitEncoding::Nvfp4 { .. } => {
                 check_codes(weight, codes, 0x7e, "a number that is not negative")?
             }
@@ -75,6 +77,7 @@ impl<'a> FourBitDecoder<'a> {
         let (Some(order), Some(info)) = (self.order, &weight.order) else { return Ok(()) };
         check_groups(&info.name, order, self.inputs / form.group)?;
         match first_moved(order, form.group) {
+            // AutoGPTQ writes a `g_idx` in any case. An order that changes nothing is dropped.
             None => self.order = None,
             Some((column, found)) if self.ty != TensorType::F16 || !form.ordered => {
                 let (tensor, expected) = (info.name.clone(), column / form.group);
@@ -86,12 +89,16 @@ impl<'a> FourBitDecoder<'a> {
     }
 
     fn check_zeros(&self, form: IntEncoding, weight: &FourBitWeight) -> Result<(), FourBitError> {
+        // Any nibble is a valid zero point of an asymmetric weight. Only a symmetric weight and
+        // bytes need a check.
         let Some(info) = weight.zeros.as_ref().filter(|_| form.symmetric || form.zeros == ZeroCode::Bytes)
         else {
             return Ok(());
         };
         let one = 0x1111_1111 * u32::from(form.zeros == ZeroCode::LessOne);
         let eight = |bytes: &[u8]| word(bytes, 0) == 0x8888_8888 - one;
+        // Fast path: whole words of eights. The loop below finds the position for the error, and
+        // accepts padding in the last word of a row.
         if form.symmetric && self.zeros.is_some_and(|zeros| zeros.chunks_exact(4).all(eight)) {
             return Ok(());
         }
@@ -109,7 +116,7 @@ impl<'a> FourBitDecoder<'a> {
         Ok(())
     }
 
-    /// The zero point of a group, without its bounds where it is a byte.
+    /// The zero point of a group. One that is stored as a byte may exceed four bits.
     fn zero(&self, form: IntEncoding, row: usize, group: usize) -> i32 {
         let Some(zeros) = self.zeros else { return 8 };
         let groups = self.inputs / form.group;
@@ -121,6 +128,7 @@ impl<'a> FourBitDecoder<'a> {
             WordPacking::Gptq => (group * self.outputs.div_ceil(8) + row / 8, row as u32 % 8),
             WordPacking::Awq => (group * self.outputs.div_ceil(8) + row / 8, AWQ_PLACE[row % 8]),
         };
+        // Wrapping: a zero point of 0 was stored as 15 with a borrow.
         let one = if form.zeros == ZeroCode::LessOne { 0x1111_1111 } else { 0 };
         (word(zeros, index).wrapping_add(one) >> (4 * place) & 15) as i32
     }
@@ -132,11 +140,12 @@ impl<'a> FourBitDecoder<'a> {
         }
     }
 
-    /// The bytes of these rows, one after the other.
+    /// Writes the bytes of consecutive rows to `out`.
     pub(crate) fn rows(&self, rows: Range<usize>, out: &mut Vec<u8>) {
         let row_bytes = self.ty.row_bytes(self.inputs).unwrap_or(0);
         out.clear();
         out.resize(rows.len() * row_bytes, 0);
+        // `chunks_mut` panics for rows of 0 bytes.
         if out.is_empty() {
             return;
         }
@@ -170,7 +179,7 @@ impl<'a> FourBitDecoder<'a> {
         }
     }
 
-    /// The quants of some rows, one per byte, each word read once.
+    /// Unpacks the quants of some rows to one per byte. Each word is read once.
     fn unpack(&self, rows: Range<usize>, out: &mut [u8]) {
         let spread = |out: &mut [u8], word: u32| {
             out.iter_mut().enumerate().for_each(|(i, out)| *out = (word >> (4 * i)) as u8 & 15);
@@ -189,6 +198,7 @@ impl<'a> FourBitDecoder<'a> {
                 words.for_each(|(i, out)| spread(out, word(self.quants, first + i)));
             }
             WordPacking::Gptq => {
+                // Words of consecutive outputs are adjacent, so the inner loop is over rows.
                 for i in 0..self.inputs / 8 {
                     for (r, row) in rows.clone().enumerate() {
                         let at = r * self.inputs + i * 8;
@@ -199,6 +209,7 @@ impl<'a> FourBitDecoder<'a> {
             WordPacking::Awq => {
                 let across = self.outputs / 8;
                 for col in rows.start / 8..rows.end.div_ceil(8) {
+                    // Requested rows may begin and end inside a word.
                     let held = rows.start.max(col * 8)..rows.end.min(col * 8 + 8);
                     for k in 0..self.inputs {
                         let word = word(self.quants, k * across + col);
@@ -222,13 +233,14 @@ impl<'a> FourBitDecoder<'a> {
             if self.ty == TensorType::Q4_0 {
                 blocks::q4_0(scale, quants, out);
             } else {
-                // a byte out of range was refused
+                // `check_zeros` has rejected bytes out of range.
                 blocks::q5_0(scale, self.zero(form, row, group) as u8 & 15, quants, out);
             }
         }
     }
 
-    /// F16, each weight rounded once.
+    /// Writes a row of F16. f64 holds scale, zero point and product exactly, so each weight is
+    /// rounded once.
     fn floats(&self, form: IntEncoding, row: usize, quants: &[u8], out: &mut [u8]) {
         let groups = self.inputs / form.group;
         let factors: Vec<(f64, f64)> = (0..groups)
@@ -238,17 +250,18 @@ impl<'a> FourBitDecoder<'a> {
             })
             .collect();
         for (column, (quant, out)) in quants.iter().zip(out.chunks_exact_mut(2)).enumerate() {
-            // groups out of range were refused
+            // `check_order` has rejected groups out of range.
             let group = self.order.map_or(column / form.group, |order| word(order, column) as usize);
             let (scale, zero) = factors[group];
             out.copy_from_slice(&f16::from_f64((f64::from(*quant) - zero) * scale).to_le_bytes());
         }
     }
 
-    /// What the rows have to be multiplied by.
+    /// The factor of the rows.
     pub(crate) fn factor(&self, global: Option<(&TensorInfo, &[u8])>) -> Result<f32, FourBitError> {
         let Some((info, bytes)) = global else { return Ok(power(-self.shift) as f32) };
         let global = f32::from_bits(word(bytes, 0));
+        // The reciprocal too, because it is the factor with `divides`.
         if global.is_normal() && global > 0.0 && global.recip().is_normal() {
             let divides = self.form == FourBitEncoding::Nvfp4 { divides: true };
             return Ok(if divides { global.recip() } else { global });
@@ -258,7 +271,7 @@ impl<'a> FourBitDecoder<'a> {
     }
 }
 
-/// Scales of E4M3 or E8M0 above `last` are negative or no numbers.
+/// Checks that no scale has a code above `last`. Such codes are negative or NaN.
 fn check_codes(
     weight: &FourBitWeight,
     codes: &[u8],
@@ -274,6 +287,8 @@ fn check_codes(
     }
 }
 
+// compressed-tensors pads the inputs to whole words, and `weight_shape` has the number without
+// padding. Padded weights are not supported.
 /// Checks the `weight_shape` that compressed-tensors stores with packed quants.
 fn check_stated(info: &TensorInfo, bytes: &[u8], shape: &[usize], packed: &str) -> Result<(), FourBitError> {
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0u64, |n, byte| n << 8 | u64::from(*byte));

@@ -1,4 +1,4 @@
-//! From the tensors of a folder to its 4-bit weights: which belong together, and whether their types and shapes fit.
+//! Finds the 4-bit weights among the tensors of a folder, and checks their types and shapes.
 
 use super::form::{FourBitEncoding, IntEncoding, WordPacking, ZeroCode, type_of_integers};
 use super::numbers;
@@ -7,7 +7,7 @@ use crate::error::FourBitError;
 use latent_types::TensorType;
 use std::collections::HashMap;
 
-/// A tensor as a header describes it.
+/// A tensor in a header.
 #[derive(Clone, Copy)]
 pub(crate) struct HeaderTensor<'a> {
     pub(crate) name: &'a str,
@@ -18,10 +18,10 @@ pub(crate) struct HeaderTensor<'a> {
 /// Finds a tensor by its name.
 pub(crate) type TensorLookup<'a> = dyn Fn(&str) -> Option<HeaderTensor<'a>> + 'a;
 
-/// A 4-bit weight: what it is shown as, and the places of its tensors in the list.
+/// A 4-bit weight: its name, type and shape in the checkpoint, and the indices of its tensors.
 #[derive(Clone, Debug)]
 pub(crate) struct FourBitEntry {
-    /// Name of the weight: of the plain tensor that stood here before quantization.
+    /// Name of the tensor before quantization.
     pub(crate) name: String,
     pub(crate) form: FourBitEncoding,
     pub(crate) ty: TensorType,
@@ -33,12 +33,12 @@ pub(crate) struct FourBitEntry {
     pub(crate) order: Option<usize>,
     pub(crate) global: Option<usize>,
     pub(crate) stated_shape: Option<usize>,
-    /// Tensors that are not needed: scales of inputs.
+    /// Scales of inputs, which are not used: activations are not quantized statically.
     pub(crate) unused: Option<usize>,
 }
 
 impl FourBitEntry {
-    /// Integers without zero points, in the order of their inputs.
+    /// A weight of integers without zero points, with its inputs in order.
     fn integers(
         name: String,
         form: IntEncoding,
@@ -62,16 +62,17 @@ impl FourBitEntry {
         }
     }
 
-    /// Whether a factor belongs to its rows.
+    /// Whether the rows have a factor, the tensor `weight_scale_inv`.
     pub(crate) fn has_factor(&self, scales: TensorType) -> bool {
         match self.form {
             FourBitEncoding::Nvfp4 { .. } => true,
             FourBitEncoding::Mxfp4 => false,
+            // Only f16 scales of a block format are certain to need no shift.
             FourBitEncoding::Int(_) => self.ty == TensorType::F16 || scales != TensorType::F16,
         }
     }
 
-    /// All tensors that it consists of.
+    /// All tensors of the weight.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = usize> + use<> {
         let others = [self.zeros, self.order, self.global, self.stated_shape, self.unused];
         [self.quants, self.scales].into_iter().chain(others.into_iter().flatten())
@@ -82,14 +83,14 @@ pub(crate) fn factor_name(weight: &str) -> String {
     format!("{weight}_scale_inv")
 }
 
-/// The bytes of a tensor, where they are there.
+/// The bytes of a tensor, if available. An outline has none.
 pub(crate) type TensorBytesFn<'a> = dyn Fn(usize) -> Option<&'a [u8]> + 'a;
 
-/// The endings of packed weights.
+/// Suffixes of packed weights. AWQ has GPTQ's.
 const GPTQ: &str = ".qweight";
 const COMPRESSED: &str = ".weight_packed";
 
-/// The ending of the global scale of ModelOpt's NVFP4, whose packed weights have the plain name.
+/// Suffix of the global scale of ModelOpt's NVFP4, whose packed weights have the plain name.
 const MODELOPT: &str = ".weight_scale_2";
 
 /// All 4-bit weights among `heads`, in their order.
@@ -100,7 +101,8 @@ pub(crate) fn find<'a>(
 ) -> Result<Vec<FourBitEntry>, FourBitError> {
     let names = heads.iter().enumerate().map(|(i, head)| (head.name, i)).collect();
     let finder = Finder { heads, names, bytes };
-    // ModelOpt's weights say themselves what they are
+    // ModelOpt's weights are recognized by their tensors. Its settings name only the usual kind,
+    // and mixed-precision folders contain several.
     let modelopt = heads.iter().enumerate().filter_map(|(i, head)| {
         let stem = head.name.strip_suffix(MODELOPT)?;
         Some(finder.modelopt(i, stem))
@@ -142,7 +144,7 @@ impl<'a> Finder<'a> {
         self.heads[i]
     }
 
-    /// The tensor `stem.end`, stored with a packed one.
+    /// The tensor `stem.end`.
     fn companion(&self, stem: &str, end: &str) -> Option<usize> {
         self.names.get(format!("{stem}.{end}").as_str()).copied()
     }
@@ -154,8 +156,9 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Name and sides of the packed matrix at `i`.
+    /// Name and shape of the packed matrix at `i`.
     fn packed(&self, i: usize, stem: &str) -> Result<(String, [usize; 2]), FourBitError> {
+        // The joined tensor gets the plain name, which must be free.
         let (head, plain) = (self.head(i), format!("{stem}.weight"));
         let twins = [plain.clone(), factor_name(&plain)];
         let is_twin = |name: &&String| **name != head.name && self.names.contains_key(name.as_str());
@@ -195,10 +198,11 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Inputs per group, by the number of groups that the scales have.
+    /// Inputs per group, from the number of groups of the scales.
     fn group(&self, i: usize, inputs: usize, groups: usize) -> Result<usize, FourBitError> {
         let tensor = self.head(i).name;
         match inputs.checked_div(groups) {
+            // All groups have the same size, the last one included.
             Some(group) if group > 0 && group * groups == inputs => Ok(group),
             _ => Err(FourBitError::Indivisible {
                 tensor: tensor.to_owned(),
@@ -209,7 +213,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// The size of groups as config.json has it; none means whole rows.
+    /// Inputs per group from config.json, checked against the scales; `None` means whole rows.
     fn stated_group(
         &self,
         i: usize,
@@ -238,15 +242,20 @@ impl<'a> Finder<'a> {
     }
 
     fn gptq(&self, quants: usize, stem: &str, settings: &GptqSettings) -> Result<FourBitEntry, FourBitError> {
+        // GPTQ packs eight inputs of an output into a word.
         let (name, [words, outputs]) = self.packed(quants, stem)?;
+        // Saturating: the header's shape is not trusted. A wrong product fails the checks of the
+        // scales.
         let inputs = words.saturating_mul(8);
         let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
+        // The group of each input. Newer files omit it without act-order.
         let order = self.companion(stem, "g_idx");
         if let Some(order) = order {
             self.is(order, &[TensorType::I32], "I32")?;
             self.has_shape(order, &[inputs], quants)?;
         }
         let groups = self.scale_groups(scales, outputs, quants)?;
+        // With `dynamic`, config.json has the group size of some modules only.
         let group = if settings.varies {
             self.group(quants, inputs, groups)?
         } else {
@@ -269,6 +278,7 @@ impl<'a> Finder<'a> {
     }
 
     fn awq(&self, quants: usize, stem: &str, stated: Option<usize>) -> Result<FourBitEntry, FourBitError> {
+        // AWQ packs eight outputs of an input into a word.
         let (name, [inputs, words]) = self.packed(quants, stem)?;
         let outputs = words.saturating_mul(8);
         let (scales, zeros) = (self.needed(quants, stem, "scales")?, self.needed(quants, stem, "qzeros")?);
@@ -308,6 +318,7 @@ impl<'a> Finder<'a> {
         kinds: &[CompressedScheme],
     ) -> Result<FourBitEntry, FourBitError> {
         let scales = self.needed(quants, stem, "weight_scale")?;
+        // Floats are packed two per U8, integers eight per I32.
         if self.head(quants).ty == TensorType::I8 {
             return self.compressed_float(quants, stem, scales, kinds);
         }
@@ -317,6 +328,7 @@ impl<'a> Finder<'a> {
         self.is(scales, &FLOATS, "F16, BF16 or F32")?;
         let groups = self.head(scales).shape.get(1).copied().unwrap_or(1);
         self.has_shape(scales, &[outputs, groups], quants)?;
+        // config.json may announce several kinds, so the group size follows from the shapes.
         let group = self.group(quants, inputs, groups)?;
         let (zeros, order) =
             (self.companion(stem, "weight_zero_point"), self.companion(stem, "weight_g_idx"));
@@ -360,8 +372,10 @@ impl<'a> Finder<'a> {
         kinds: &[CompressedScheme],
     ) -> Result<FourBitEntry, FourBitError> {
         self.is(scales, &[TensorType::F8_E4M3, TensorType::I8], "F8_E4M3 or U8")?;
+        // MXFP4 has E8M0 scales, stored as U8; NVFP4 has E4M3 scales.
         let (form, group) = match self.head(scales).ty {
             TensorType::I8 => (FourBitEncoding::Mxfp4, 32),
+            // compressed-tensors divides by the global scale, ModelOpt multiplies by it.
             _ => (FourBitEncoding::Nvfp4 { divides: true }, 16),
         };
         let inputs = self.head(quants).shape.get(1).map_or(0, |bytes| bytes.saturating_mul(2));
@@ -375,7 +389,7 @@ impl<'a> Finder<'a> {
         self.float((quants, stem), form, scales, (global, unused))
     }
 
-    /// NVFP4 of ModelOpt, whose global scale is at `global`.
+    /// NVFP4 of ModelOpt with the global scale at `global`.
     fn modelopt(&self, global: usize, stem: &str) -> Result<FourBitEntry, FourBitError> {
         let quants = self.needed(global, stem, "weight")?;
         self.is(quants, &[TensorType::I8], "U8")?;
@@ -386,7 +400,7 @@ impl<'a> Finder<'a> {
         self.float((quants, stem), form, scales, (Some(global), unused))
     }
 
-    /// NVFP4 and MXFP4, with a global scale and one that is not used.
+    /// NVFP4 and MXFP4, with a global scale and an unused one.
     fn float(
         &self,
         (quants, stem): (usize, &str),
@@ -400,6 +414,7 @@ impl<'a> Finder<'a> {
             FourBitEncoding::Mxfp4 => (TensorType::MXFP4, 32),
             _ => (TensorType::NVFP4, 16),
         };
+        // A block of NVFP4 has four groups of 16 inputs in GGUF's layout.
         if inputs == 0 || !inputs.is_multiple_of(ty.block_len()) {
             return Err(FourBitError::Indivisible {
                 tensor: self.head(quants).name.to_owned(),
@@ -411,6 +426,7 @@ impl<'a> Finder<'a> {
         self.has_shape(scales, &[outputs, inputs / group], quants)?;
         if let Some(global) = global {
             self.is(global, &[TensorType::F32], "F32")?;
+            // A scalar has the shape [] or [1].
             let shape = self.head(global).shape;
             if shape.iter().product::<usize>() != 1 {
                 self.has_shape(global, &[1], quants)?;
@@ -438,7 +454,7 @@ impl<'a> Finder<'a> {
         Ok(Some(i))
     }
 
-    /// Whether config.json has a kind of weights like this one.
+    /// Checks that config.json announces weights of this kind.
     fn announced(
         &self,
         quants: usize,
@@ -446,9 +462,11 @@ impl<'a> Finder<'a> {
         inputs: usize,
         kinds: &[CompressedScheme],
     ) -> Result<(), FourBitError> {
+        // One group that spans the inputs is the same as a scale per row.
         let whole = |group: Option<usize>| group.unwrap_or(inputs);
         let same = |kind: &&CompressedScheme| {
             (kind.bits, kind.float, kind.symmetric) == (here.bits, here.float, here.symmetric)
+                // The group size of NVFP4 and MXFP4 is part of the format, so files may omit it.
                 && (whole(kind.group) == whole(here.group) || here.float && kind.group.is_none())
         };
         if kinds.iter().any(|kind| same(&kind)) {
@@ -462,8 +480,9 @@ impl<'a> Finder<'a> {
         })
     }
 
-    /// Weights whose inputs stand in another order than their groups are F16: all that have an order if one of them is so, so that the experts of
-    /// a layer have one type. Without data, as config.json says.
+    /// Makes weights F16 whose inputs are not in the order of their groups (act-order). If one
+    /// weight is, all with a `g_idx` become F16, so that the experts of a layer have one type.
+    /// Without data, config.json decides.
     fn reorder(&self, all: &mut [FourBitEntry]) -> Result<(), FourBitError> {
         let mut moved = false;
         for found in all.iter() {
@@ -471,6 +490,8 @@ impl<'a> Finder<'a> {
             if !form.ordered || moved {
                 continue;
             }
+            // Only the data tell whether the order differs. Without them, the safe assumption is
+            // F16.
             moved = match (self.bytes)(order) {
                 None => true,
                 Some(bytes) => {

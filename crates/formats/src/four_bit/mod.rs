@@ -1,5 +1,8 @@
-//! 4-bit weights of GPTQ, AWQ and compressed-tensors checkpoints. Such a weight is several tensors in the file: packed quants, scales, zero
-//! points, the order of its inputs. A checkpoint shows them as one tensor in a block format, whose rows are put together while they are read.
+//! 4-bit weights of GPTQ, AWQ, compressed-tensors and ModelOpt checkpoints.
+//!
+//! Such a weight is several tensors in the file: packed quants, scales, zero points and the order
+//! of inputs. A checkpoint shows them as one tensor in a block format, so that the loader and the
+//! kernels need to know nothing of these formats. Its rows are assembled while they are read.
 //!
 //! | in the file | shown as | |
 //! |---|---|---|
@@ -8,8 +11,12 @@
 //! | int4 with inputs in another order (`g_idx`), or groups of other sizes | F16 | each weight rounded once |
 //! | NVFP4, MXFP4 of compressed-tensors | NVFP4, MXFP4 | exact |
 //!
-//! Scales of BF16 or F32 are multiplied by a power of two where f16 cannot hold them otherwise; a tensor of one element, `weight_scale_inv`,
-//! takes it back. BF16 scales are then exact if the largest and the smallest of a matrix are less than 2^31 apart, F32 scales rounded to f16.
+//! Q4_1 would round the product of scale and zero point. Q5_0 is exact, because the difference of
+//! two 4-bit numbers has five bits.
+//!
+//! BF16 and F32 scales that f16 cannot represent are multiplied by a power of two. A tensor of one
+//! element, `weight_scale_inv`, reverts that. BF16 scales are then exact if the largest and the
+//! smallest of a matrix are less than 2^31 apart. F32 scales are rounded to f16.
 
 mod blocks;
 mod decoder;

@@ -1,4 +1,4 @@
-//! Decoding of scales, zero points and orders that are stored with packed quants.
+//! Decoding of scales, words and group indices that are stored with packed quants.
 
 use crate::error::FourBitError;
 use half::{bf16, f16};
@@ -16,17 +16,17 @@ fn groups(bytes: &[u8]) -> impl Iterator<Item = i32> {
     bytes.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]]))
 }
 
-/// Whether each input belongs to the group of its place.
+/// Whether each input belongs to the group of its position.
 pub(super) fn in_order(bytes: &[u8], group: usize) -> bool {
     first_moved(bytes, group).is_none()
 }
 
-/// The first input of another group than its place says: its column, and its group.
+/// Column and group of the first input that does not belong to the group of its position.
 pub(super) fn first_moved(bytes: &[u8], group: usize) -> Option<(usize, i32)> {
     groups(bytes).enumerate().find(|(column, found)| usize::try_from(*found) != Ok(column / group))
 }
 
-/// Whether every input belongs to a group that exists.
+/// Checks that every input belongs to an existing group.
 pub(super) fn check_groups(tensor: &str, bytes: &[u8], count: usize) -> Result<(), FourBitError> {
     let wrong = |(_, found): &(usize, i32)| usize::try_from(*found).map_or(true, |found| found >= count);
     match groups(bytes).enumerate().find(wrong) {
@@ -44,7 +44,7 @@ pub(super) struct FloatScales<'a> {
     ty: TensorType,
 }
 
-/// Smallest exponent and largest number of f16 among the scales that BF16 can state exactly.
+/// Biased exponents of BF16 numbers that are normal numbers of f16.
 const F16_EXPONENTS: std::ops::Range<u16> = 127 - 14..127 + 16;
 
 impl<'a> FloatScales<'a> {
@@ -68,16 +68,19 @@ impl<'a> FloatScales<'a> {
         }
     }
 
-    /// The scale at an index times 2^shift as f16, of the bits that are stored where they are f16.
+    /// The scale at an index times 2^shift as f16.
     pub(super) fn f16_bits(self, index: usize, shift: i32) -> u16 {
+        // Stored f16 scales keep their bits, NaN included.
         if self.ty == TensorType::F16 && shift == 0 {
             return self.half(index);
         }
         f16::from_f64(self.get(index) * power(shift)).to_bits()
     }
 
-    /// The power of two by which scales are multiplied so that f16 holds them (`ty` is a block format), or holds sixteen times them without
-    /// loss at the small end (F16): 0 where that works as they are, otherwise the largest goes to the upper end.
+    /// The exponent of the power of two by which scales are multiplied, so that f16 can represent
+    /// them (if `ty` is a block format) or weights of up to sixteen times a scale (if `ty` is F16).
+    /// It is 0 if the scales fit as they are. Otherwise the largest scale is moved to the upper end
+    /// of f16's range.
     pub(super) fn shift(self, ty: TensorType) -> i32 {
         if self.ty == TensorType::F16 && ty != TensorType::F16 {
             return 0;
@@ -85,6 +88,7 @@ impl<'a> FloatScales<'a> {
         if self.ty == TensorType::BF16 && ty != TensorType::F16 && self.plain_bf16() {
             return 0;
         }
+        // Zero, infinity and NaN stay what they are under any shift.
         let finite = || (0..self.len()).map(|i| self.get(i)).filter(|s| s.is_finite() && *s != 0.0);
         let largest = finite().fold(0.0f64, |m, s| m.max(s.abs()));
         if largest == 0.0 {
@@ -95,18 +99,21 @@ impl<'a> FloatScales<'a> {
         } else {
             finite().all(|s| f16::from_f64(s).to_f64() == s)
         };
+        // f16's largest exponent is 15. F16 weights are up to sixteen (2^4) times a scale.
         let top = if ty == TensorType::F16 { 10 } else { 14 };
         if fits { 0 } else { (top - exponent(largest)).min(MAX_SHIFT) }
     }
 
-    /// Whether all scales have exponents of f16, which then holds them exactly: the quick look at what is true nearly always.
+    /// Whether all scales are normal numbers of f16, or zero. f16 has more mantissa bits than BF16,
+    /// so they are exact. This is true of nearly all checkpoints, and cheaper than decoding every
+    /// scale to f64.
     fn plain_bf16(self) -> bool {
         let plain = |bits: u16| bits & 0x7fff == 0 || F16_EXPONENTS.contains(&(bits >> 7 & 0xff));
         self.bytes.chunks_exact(2).all(|b| plain(u16::from_le_bytes([b[0], b[1]])))
     }
 }
 
-/// The factor that takes the largest shift back is still a normal f32.
+/// Maximum shift. The factor 2^-126 that reverts it is the smallest normal f32.
 const MAX_SHIFT: i32 = 126;
 
 /// 2^n.

@@ -1,21 +1,22 @@
-//! Puts each 4-bit weight into a list of tensors, in place of the tensors that it consists of.
+//! Replaces the tensors of each 4-bit weight in a list by one tensor.
 
 use super::find::{FourBitEntry, factor_name};
 use latent_types::TensorType;
 
-/// A tensor that no file holds.
+/// A tensor that is not stored in a file.
 pub(crate) struct VirtualTensor<'a> {
     pub(crate) name: String,
     pub(crate) ty: TensorType,
     pub(crate) shape: &'a [usize],
     pub(crate) bytes: usize,
-    /// Of which weight.
+    /// Number of the weight.
     pub(crate) index: usize,
     /// Whether it is the weight's factor.
     pub(crate) factor: bool,
 }
 
-/// The list with each weight, and its factor, where its quants stood.
+/// The list of tensors with each weight and its factor at the position of its quants. It is
+/// generic, because checkpoints and outlines must list the same tensors.
 pub(crate) fn replace<T: Clone>(
     tensors: &[T],
     all: &[FourBitEntry],

@@ -1,4 +1,4 @@
-//! `quantization_config` of config.json, as far as 4-bit weights need it.
+//! Settings of 4-bit weights from `quantization_config` of config.json.
 
 use super::form::type_of_integers;
 use crate::error::FourBitError;
@@ -6,42 +6,42 @@ use crate::folder::HfSource;
 use latent_types::TensorType;
 use serde_json::{Map, Value};
 
-/// How the 4-bit weights of a checkpoint were made.
+/// The program and settings that made the 4-bit weights of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FourBitSettings {
     /// AutoGPTQ, GPTQModel.
     Gptq(GptqSettings),
     /// AutoAWQ.
     Awq {
-        /// Inputs per group; none for whole rows.
+        /// Inputs per group; `None` for whole rows.
         group: Option<usize>,
     },
-    /// compressed-tensors, with the kinds of weights that it announces.
+    /// compressed-tensors, with the announced kinds of weights.
     Compressed(Vec<CompressedScheme>),
-    /// ModelOpt, whose tensors say what they are; with the type that most of them are shown as.
+    /// ModelOpt, whose weights are recognized by their tensors; with the type of most of them.
     ModelOpt(TensorType),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GptqSettings {
-    /// Inputs per group: none for whole rows, or where modules differ.
+    /// Inputs per group; `None` for whole rows, or if modules differ.
     pub(crate) group: Option<usize>,
-    /// Whether some modules have settings of their own.
+    /// Whether some modules have their own settings (`dynamic` of GPTQModel).
     pub(crate) varies: bool,
     pub(crate) symmetric: bool,
-    /// Whether inputs were quantized in another order than they stand in.
+    /// Whether inputs were quantized in another order (`desc_act`).
     pub(crate) ordered: bool,
-    /// Whether zero points are stored as they are, not less one.
+    /// Whether zero points are stored without subtracting one (`gptq_v2`).
     pub(crate) second: bool,
 }
 
-/// One kind of weights of compressed-tensors.
+/// A kind of weights of compressed-tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CompressedScheme {
     pub(crate) bits: u64,
     pub(crate) float: bool,
     pub(crate) symmetric: bool,
-    /// Inputs per group; none for whole rows.
+    /// Inputs per group; `None` for whole rows.
     pub(crate) group: Option<usize>,
 }
 
@@ -59,7 +59,8 @@ impl std::fmt::Display for CompressedScheme {
     }
 }
 
-/// The formats of compressed-tensors whose weights stay as they are, or are read here.
+/// Supported formats of compressed-tensors. Those with "pack" are 4-bit, `mixed-precision` may
+/// contain such weights, and weights of the others are read as stored.
 const FORMATS: [&str; 8] = [
     "dense",
     "pack-quantized",
@@ -71,7 +72,7 @@ const FORMATS: [&str; 8] = [
     "int-quantized",
 ];
 
-/// ModelOpt's methods and kinds that are read, with the type that most weights of each have.
+/// Supported methods and algorithms of ModelOpt, with the type of most weights.
 const MODELOPT: [(&str, TensorType); 10] = [
     ("modelopt nvfp4", TensorType::NVFP4),
     ("modelopt w4a16_nvfp4", TensorType::NVFP4),
@@ -86,9 +87,9 @@ const MODELOPT: [(&str, TensorType); 10] = [
 ];
 
 impl FourBitSettings {
-    /// The type that most of its weights are shown as, as far as the settings tell.
+    /// The type of most weights, by the settings alone.
     pub(crate) fn usual_type(&self) -> TensorType {
-        // whole rows are taken to be whole blocks
+        // Whole rows are assumed to be whole blocks.
         let integers = |symmetric, group: Option<usize>| type_of_integers(symmetric, group.unwrap_or(32));
         match self {
             FourBitSettings::Gptq(gptq) if gptq.ordered && !gptq.varies => TensorType::F16,
@@ -98,7 +99,7 @@ impl FourBitSettings {
                 Some(CompressedScheme { float: true, group: Some(32), .. }) => TensorType::MXFP4,
                 Some(CompressedScheme { float: true, .. }) => TensorType::NVFP4,
                 Some(kind) => integers(kind.symmetric, kind.group),
-                // weights of eight bits
+                // 8-bit weights.
                 None if kinds.iter().any(|kind| kind.float) => TensorType::F8_E4M3,
                 None => TensorType::BF16,
             },
@@ -106,11 +107,11 @@ impl FourBitSettings {
         }
     }
 
-    /// The settings of a folder; none where its weights are not quantized, or are FP8.
+    /// The settings of a folder; `None` if its weights are not quantized or are FP8.
     pub(crate) fn of(source: &HfSource) -> Result<Option<FourBitSettings>, FourBitError> {
         let Some(keys) = source.quantization_config() else { return Ok(None) };
         let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
-        // ModelOpt's kinds have names of their own
+        // ModelOpt has the algorithm in `quant_algo`. Older files have no `quant_method`.
         let kind = keys.get("quant_algo").filter(|kind| !kind.is_null());
         let method = match (keys.get("quant_method").filter(|method| !method.is_null()), kind) {
             (None, None) => return Ok(None),
@@ -126,6 +127,7 @@ impl FourBitSettings {
             "gptq" => gptq(keys).map(Some),
             "awq" => awq(keys).map(Some),
             "compressed-tensors" => compressed(keys).map(Some),
+            // A value of a file may have any length.
             _ => Err(FourBitError::Method { method: method.chars().take(80).collect() }),
         }
     }
@@ -148,7 +150,7 @@ fn flag(keys: &Map<String, Value>, name: &'static str) -> Result<bool, FourBitEr
     }
 }
 
-/// Refuses weights of other than four bits.
+/// Rejects weights of other than four bits.
 fn four_bits(keys: &Map<String, Value>, names: &[&'static str]) -> Result<(), FourBitError> {
     match value(keys, names) {
         Some((_, bits)) if bits.as_u64() == Some(4) => Ok(()),
@@ -179,15 +181,19 @@ fn gptq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
             _ => return Err(setting(name, format, "gptq and gptq_v2 are supported")),
         },
     };
+    // GPTQModel can pack into words of other widths.
     if let Some((name, dtype)) = value(keys, &["pack_dtype"])
         && dtype.as_str() != Some("int32")
     {
         return Err(setting(name, dtype, "only int32 is supported"));
     }
+    // Modules with their own rules may be asymmetric or have another order of inputs, so neither is
+    // excluded then.
     let varies = keys.get("dynamic").and_then(Value::as_object).is_some_and(|rules| !rules.is_empty());
     Ok(FourBitSettings::Gptq(GptqSettings {
         group: group(keys, &["group_size"])?,
         varies,
+        // Without the key, asymmetric: that represents symmetric weights too.
         symmetric: flag(keys, "sym")? && !varies,
         ordered: flag(keys, "desc_act")? || varies,
         second,
@@ -196,6 +202,7 @@ fn gptq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
 
 fn awq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
     four_bits(keys, &["bits", "w_bit"])?;
+    // Other versions of AutoAWQ (GEMV, Marlin) have the words in another order.
     if let Some((name, version)) = value(keys, &["version"])
         && !version.as_str().is_some_and(|version| version.eq_ignore_ascii_case("gemm"))
     {
@@ -221,6 +228,7 @@ fn compressed(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError
     for scheme in groups.into_iter().flat_map(Map::values).filter_map(Value::as_object) {
         known(scheme)?;
         let Some(weights) = scheme.get("weights").and_then(Value::as_object) else { continue };
+        // The defaults are those of `QuantizationArgs` of compressed-tensors.
         kinds.push(CompressedScheme {
             bits: weights.get("num_bits").and_then(Value::as_u64).unwrap_or(8),
             float: weights.get("type").and_then(Value::as_str) == Some("float"),

@@ -1,4 +1,4 @@
-//! The header of a GGUF file: metadata and the places of tensors.
+//! The header of a GGUF file: metadata, and position, type and shape of each tensor.
 
 use super::reader::Reader;
 use super::{DEFAULT_ALIGNMENT, GgufError, MAGIC, Metadata};
@@ -6,7 +6,7 @@ use crate::limits;
 use latent_types::TensorType;
 use std::sync::Arc;
 
-/// What the first bytes of a GGUF file say.
+/// A parsed header.
 pub struct Header {
     /// 2 or 3.
     pub version: u32,
@@ -33,19 +33,23 @@ pub struct GgufTensorEntry {
 }
 
 impl Header {
-    /// Parses the header in `bytes`, the first bytes of a file of `file_len` bytes. All of it is checked, the place of every tensor too.
+    /// Parses and checks the header in `bytes`, the first bytes of a file of `file_len` bytes. The
+    /// position of every tensor is checked too.
     ///
     /// # Errors
-    /// [`GgufError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
+    /// [`GgufError::NeedMore`] if `bytes` ends inside the header; otherwise the error of the
+    /// header.
     pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, GgufError> {
         Header::parse_up_to(bytes, file_len, limits::MAX_TENSORS)
     }
 
-    /// The same with another limit on the number of tensors.
+    /// Like [`parse`](Self::parse), with at most `most` tensors. The body of a packed file has as
+    /// many as a folder.
     pub(crate) fn parse_up_to(bytes: &[u8], file_len: u64, most: u64) -> Result<Header, GgufError> {
         let mut reader = Reader::new(bytes, file_len);
         let (version, tensors, keys) = read_counts(&mut reader, most)?;
-        // a tensor takes at least 8 + 1 + 4 + 4 + 8 bytes
+        // Reject a claimed count before anything is allocated for it. A tensor takes at least
+        // 8 + 1 + 4 + 4 + 8 bytes: name, dimensions, type and offset.
         reader.room_for(tensors, 25, &|| format!("the list of {tensors} tensors"))?;
         let metadata = read_metadata(&mut reader, bytes, keys)?;
         let alignment = read_alignment(&metadata)?;
@@ -60,7 +64,8 @@ impl Header {
     }
 }
 
-/// Version, metadata and alignment of `bytes`, the first bytes of a GGUF file that are cut off where the list of tensors begins.
+/// Version, metadata and alignment of `bytes`, the first bytes of a GGUF file up to its list of
+/// tensors. A packed file stores them.
 pub(crate) fn metadata_alone(bytes: &[u8]) -> Result<(u32, Metadata, u32), GgufError> {
     let mut reader = Reader::new(bytes, bytes.len() as u64);
     let (version, _, keys) = read_counts(&mut reader, u64::MAX)?;
@@ -79,7 +84,7 @@ fn read_counts(reader: &mut Reader<'_>, most: u64) -> Result<(u32, u64, u64), Gg
 }
 
 fn read_metadata(reader: &mut Reader<'_>, bytes: &[u8], keys: u64) -> Result<Metadata, GgufError> {
-    // a key takes at least 8 + 1 + 4 + 1 bytes
+    // A key takes at least 8 + 1 + 4 + 1 bytes: name, type and value.
     reader.room_for(keys, 14, &|| format!("the list of {keys} metadata keys"))?;
     let mut metadata = Metadata::read(reader, keys)?;
     metadata.keep(Arc::from(&bytes[..reader.at()]));
@@ -106,7 +111,9 @@ fn read_version(reader: &mut Reader<'_>) -> Result<u32, GgufError> {
     }
     let version = reader.u32(&|| "the version".into())?;
     match version {
+        // Version 3 differs from 2 only by allowing big-endian files. Version 1 has 32-bit lengths.
         2 | 3 => Ok(version),
+        // A small version number with swapped bytes.
         _ if version & 0xffff == 0 && version != 0 => {
             Err(GgufError::BigEndian { version: version.swap_bytes() })
         }
@@ -150,11 +157,12 @@ fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<G
     let mut shape = Vec::with_capacity(dimensions as usize);
     for _ in 0..dimensions {
         let size = reader.u64(&what)?;
-        // ggml keeps dimensions as i64; 0 is legal there, an empty tensor
+        // ggml has dimensions as i64. A dimension of 0 is legal: an empty tensor.
         let fits = usize::try_from(size).ok().filter(|_| i64::try_from(size).is_ok());
         let problem = || format!("its dimension {size} is negative or beyond what this machine can address");
         shape.push(fits.ok_or_else(|| invalid(what(), problem()))?);
     }
+    // GGUF lists the innermost dimension first.
     shape.reverse();
     let id = reader.u32(&what)?;
     let ty = TensorType::from_ggml_id(id).map_err(|_| {
@@ -173,11 +181,13 @@ fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<G
 
 /// Bytes of a tensor of this type and shape, outermost dimension first.
 pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, String> {
+    // A tensor without dimensions has one element.
     let inner = shape.last().copied().unwrap_or(1);
     let row = ty.row_bytes(inner).ok_or_else(|| {
         format!("rows of {inner} numbers are not whole blocks of {} ({ty})", ty.block_len())
     })?;
-    // a dimension of 0 counts as 1, so that no product of some of the dimensions overflows either
+    // Count a dimension of 0 as 1. Then no product of a part of the dimensions can overflow later,
+    // even if the tensor is empty. Fuzzing found such a tensor.
     let product =
         |start: usize, sizes: &[usize]| sizes.iter().try_fold(start, |n, size| n.checked_mul(*size.max(&1)));
     let outer = &shape[..shape.len().saturating_sub(1)];
@@ -188,7 +198,8 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
     }
 }
 
-/// Turns offsets into positions in the file; checks that tensors are inside it and do not overlap.
+/// Converts offsets to positions in the file. Checks that tensors are inside the file and do not
+/// overlap.
 fn place(entries: &mut [GgufTensorEntry], data_start: u64, file_len: u64) -> Result<(), GgufError> {
     for entry in entries.iter_mut() {
         let start = data_start.checked_add(entry.start);
@@ -205,6 +216,7 @@ fn place(entries: &mut [GgufTensorEntry], data_start: u64, file_len: u64) -> Res
             }
         }
     }
+    // Empty tensors cannot overlap others.
     let mut order: Vec<&GgufTensorEntry> = entries.iter().filter(|entry| entry.bytes > 0).collect();
     order.sort_by_key(|entry| entry.start);
     for pair in order.windows(2) {

@@ -1,4 +1,5 @@
-//! Metadata: keys and values. Arrays stay as bytes until they are read, so that a vocabulary of 250 000 tokens costs nothing at opening.
+//! Metadata of a GGUF file. Arrays are decoded on access, so that a vocabulary of 250 000 tokens
+//! costs nothing when a file is opened.
 
 use super::GgufError;
 use super::reader::Reader;
@@ -28,6 +29,7 @@ pub enum MetadataType {
 }
 
 impl MetadataType {
+    // In the order of their numbers, which are the indices.
     const ALL: [MetadataType; 13] = [
         MetadataType::U8,
         MetadataType::I8,
@@ -44,6 +46,7 @@ impl MetadataType {
         MetadataType::F64,
     ];
 
+    // An unknown type has an unknown size, so the rest of the header could not be parsed.
     fn from_id(id: u32, key: &str) -> Result<MetadataType, GgufError> {
         Self::ALL.get(id as usize).copied().ok_or_else(|| GgufError::Invalid {
             what: format!("metadata key {key}"),
@@ -51,7 +54,7 @@ impl MetadataType {
         })
     }
 
-    /// Bytes of a value, where they are always the same.
+    /// Bytes of a value of a type with a fixed size.
     fn size(self) -> Option<u64> {
         match self {
             MetadataType::U8 | MetadataType::I8 | MetadataType::Bool => Some(1),
@@ -73,33 +76,34 @@ pub enum Value {
     Float(f64),
     /// A boolean.
     Bool(bool),
-    /// A string. Invalid UTF-8 is replaced.
+    /// A string. Invalid UTF-8 is replaced by U+FFFD.
     String(String),
     Array(ArrayValue),
 }
 
 impl Value {
-    /// What it is, for messages: shortened.
+    /// A shortened description for messages.
     pub fn describe(&self) -> String {
         match self {
             Value::Unsigned(v) => v.to_string(),
             Value::Signed(v) => v.to_string(),
             Value::Float(v) => v.to_string(),
             Value::Bool(v) => v.to_string(),
+            // A chat template has thousands of characters.
             Value::String(v) => format!("{:?}", v.chars().take(60).collect::<String>()),
             Value::Array(v) => format!("an array of {} {:?}", v.count, v.ty),
         }
     }
 }
 
-/// An array in its encoding in the file.
+/// An array, encoded as in the file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArrayValue {
     /// Type of its elements.
     pub ty: MetadataType,
-    /// How many there are.
+    /// Number of elements.
     pub count: usize,
-    /// Their offset in the header.
+    /// Their position in the header.
     range: Range<usize>,
 }
 
@@ -107,12 +111,13 @@ pub struct ArrayValue {
 #[derive(Clone, Default)]
 pub struct Metadata {
     entries: Vec<(String, Value)>,
-    /// Where each entry's type and value are encoded in `bytes`.
+    /// Position of each entry's type and value in `bytes`.
     encoded: Vec<Range<usize>>,
     index: HashMap<String, usize>,
-    /// The bytes that hold all entries.
+    // Shared, because overrides clone the metadata, and a vocabulary has megabytes.
+    /// The header's bytes, up to the end of the metadata.
     bytes: Arc<[u8]>,
-    /// What the file is called in messages.
+    /// Name of the file for messages.
     file: String,
 }
 
@@ -132,6 +137,7 @@ impl Metadata {
             let ty = MetadataType::from_id(reader.u32(&|| format!("metadata key {key}"))?, key)?;
             let value = read_value(reader, ty, key)?;
             metadata.encoded.push(start..reader.at());
+            // Readers would disagree on which of two values counts.
             if metadata.index.insert(key.to_owned(), metadata.entries.len()).is_some() {
                 return Err(GgufError::Duplicate { what: "metadata key", name: key.to_owned() });
             }
@@ -140,7 +146,7 @@ impl Metadata {
         Ok(metadata)
     }
 
-    /// Keeps the header's bytes, which arrays are read from.
+    /// Sets the header's bytes, from which arrays are decoded.
     pub(super) fn keep(&mut self, bytes: Arc<[u8]>) {
         self.bytes = bytes;
     }
@@ -158,7 +164,7 @@ impl Metadata {
         self.index.get(key).map(|&i| &self.entries[i].1)
     }
 
-    /// Replaces or adds a value; its encoded form stays the file's.
+    /// Replaces or adds a value. The encoded form remains that of the file.
     pub(crate) fn set(&mut self, key: &str, value: Value) {
         match self.index.get(key) {
             Some(&at) => self.entries[at].1 = value,
@@ -169,8 +175,9 @@ impl Metadata {
         }
     }
 
-    /// All keys of the file in its order, each with its type and value as the file encodes them: for copies that keep every bit.
+    /// All keys in file order, with type and value in the file's encoding, for bit-exact copies.
     pub fn encoded(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        // `zip` ends before entries that `set` has added, which have no encoded form.
         self.entries
             .iter()
             .zip(&self.encoded)
@@ -191,6 +198,8 @@ impl Metadata {
         })
     }
 
+    // Converters write the same key with different integer and float types, so accessors accept all
+    // of them.
     /// A non-negative integer of any integer type.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, FormatError> {
         match self.get(key) {
@@ -262,7 +271,7 @@ impl Metadata {
         Ok(bytes.map(|bytes| bytes.chunks_exact(8).map(word).collect()))
     }
 
-    /// An array of strings, as bytes: token texts need not be UTF-8.
+    /// An array of strings as bytes. Texts of tokens need not be UTF-8.
     pub fn strings(&self, key: &str) -> Result<Option<Vec<&[u8]>>, FormatError> {
         let expected = "an array of strings";
         let Some(array) = self.array(key, expected)? else { return Ok(None) };
@@ -273,7 +282,7 @@ impl Metadata {
         let mut reader = Reader::new(bytes, bytes.len() as u64);
         let mut strings = Vec::with_capacity(array.count);
         for _ in 0..array.count {
-            // checked when the header was parsed
+            // Cannot fail: the lengths were checked when the header was parsed.
             strings.push(reader.string(u64::MAX, &String::new).unwrap_or_default());
         }
         Ok(Some(strings))
@@ -304,13 +313,14 @@ fn read_value(reader: &mut Reader<'_>, ty: MetadataType, key: &str) -> Result<Va
         MetadataType::String => {
             let bytes = reader.string(limits::MAX_STRING_BYTES, &what)?;
             let mut text = String::from_utf8_lossy(bytes).into_owned();
-            // replaced bytes grow to three each, and the buffer by doubling
+            // Each replaced byte becomes three, and the buffer grows by doubling.
             text.shrink_to_fit();
             Ok(Value::String(text))
         }
         MetadataType::Array => read_array(reader, key).map(Value::Array),
         _ => {
             let bytes = reader.take(ty.size().unwrap_or(0), &what)?;
+            // GGUF's specification calls other values invalid.
             if ty == MetadataType::Bool && bytes[0] > 1 {
                 let problem = format!("{} is not a boolean (0 or 1)", bytes[0]);
                 return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
@@ -324,6 +334,7 @@ fn scalar(ty: MetadataType, b: &[u8]) -> Value {
     let mut wide = [0; 8];
     wide[..b.len()].copy_from_slice(b);
     let unsigned = u64::from_le_bytes(wide);
+    // Shifting left and right as i64 extends the sign.
     let shift = 64 - 8 * b.len() as u32;
     match ty {
         MetadataType::U8 | MetadataType::U16 | MetadataType::U32 | MetadataType::U64 => {
@@ -341,6 +352,7 @@ fn scalar(ty: MetadataType, b: &[u8]) -> Value {
 fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<ArrayValue, GgufError> {
     let what = || format!("the array of metadata key {key}");
     let ty = MetadataType::from_id(reader.u32(&what)?, key)?;
+    // Nested arrays would need recursion, which a file could drive to a stack overflow.
     if ty == MetadataType::Array {
         let problem = "arrays of arrays are not supported".into();
         return Err(GgufError::Invalid { what: format!("metadata key {key}"), problem });
@@ -356,10 +368,12 @@ fn read_array(reader: &mut Reader<'_>, key: &str) -> Result<ArrayValue, GgufErro
     let start = reader.at();
     match ty.size() {
         Some(size) => {
-            // cannot overflow: the count is limited
+            // Cannot overflow: `count` is at most `MAX_ARRAY`.
             reader.take(count * size, &what)?;
         }
         None => {
+            // Each string has at least its length. Checked first, so that a count of 2^28 in a
+            // small file fails without a loop.
             reader.room_for(count, 8, &what)?;
             for element in 0..count {
                 let what = || format!("string {element} of metadata key {key}");

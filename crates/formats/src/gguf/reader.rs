@@ -1,4 +1,4 @@
-//! A cursor over header bytes in which every length is checked before it is used.
+//! A cursor over header bytes. Every length is checked before it is used.
 
 use super::GgufError;
 
@@ -9,7 +9,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// Reads `bytes`, the first ones of a file of `file_len` bytes.
+    /// A cursor over `bytes`, the first bytes of a file of `file_len` bytes.
     pub(super) fn new(bytes: &'a [u8], file_len: u64) -> Reader<'a> {
         Reader { bytes, at: 0, file_len: file_len.max(bytes.len() as u64) }
     }
@@ -18,17 +18,20 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// Refuses a claim of `count` things of at least `size` bytes each that the rest of the file cannot hold.
+    /// Rejects a claim of `count` items of at least `size` bytes each if the rest of the file is
+    /// shorter.
     pub(super) fn room_for(&self, count: u64, size: u64, what: &dyn Fn() -> String) -> Result<(), GgufError> {
+        // Saturating: a product beyond u64 exceeds any file too.
         let claimed = count.saturating_mul(size);
         let at = self.at as u64;
+        // Cannot underflow: `at` is within `bytes`, and `file_len` is at least their length.
         if claimed <= self.file_len - at {
             return Ok(());
         }
         Err(GgufError::Truncated { what: what(), claimed, at, len: self.file_len })
     }
 
-    /// The next `len` bytes; `what` names them should they be missing.
+    /// The next `len` bytes. `what` names them in an error.
     pub(super) fn take(&mut self, len: u64, what: &dyn Fn() -> String) -> Result<&'a [u8], GgufError> {
         self.room_for(len, 1, what)?;
         let have = self.bytes.len();

@@ -1,4 +1,4 @@
-//! A writer that streams: metadata and the list of tensors first, then their data in the same order.
+//! A streaming writer: metadata and the list of tensors, then the tensors' data in the same order.
 
 use super::{DEFAULT_ALIGNMENT, MAGIC, MetadataType};
 use crate::limits;
@@ -6,7 +6,7 @@ use latent_types::TensorType;
 use std::collections::HashSet;
 use std::io::{self, Error, ErrorKind, Read, Write};
 
-/// A metadata value to be written.
+/// A metadata value to write.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names say it")]
 pub enum WriterValue {
@@ -34,7 +34,7 @@ pub enum WriterValue {
     F32s(Vec<f32>),
     F64s(Vec<f64>),
     Bools(Vec<bool>),
-    /// Type and value as another file encodes them.
+    /// Type and value in the encoding of another file.
     Encoded(Vec<u8>),
 }
 
@@ -51,7 +51,8 @@ impl Writer {
         Writer::default()
     }
 
-    /// Adds a key. `general.alignment`, a [`WriterValue::U32`], is heeded; without it tensors begin at multiples of 32.
+    /// Adds a key. `general.alignment`, a [`WriterValue::U32`], sets the alignment of tensors. The
+    /// default is 32 bytes.
     pub fn key(&mut self, key: impl Into<String>, value: WriterValue) -> &mut Writer {
         self.metadata.push((key.into(), value));
         self
@@ -78,19 +79,21 @@ impl Writer {
         Ok(self)
     }
 
-    /// Writes header and data; `data` writes the bytes of the tensor at an index.
+    /// Writes header and data. `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Errors of `out` and of `data`; when `data` writes another number of bytes than the tensor has; a key or tensor that the
-    /// reader would refuse.
+    /// Errors of `out` and of `data`; `data` writes another number of bytes than the tensor has; a
+    /// key or tensor that the reader would reject.
     pub fn write<W: Write>(
         &self,
         out: &mut W,
         mut data: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
     ) -> io::Result<()> {
+        // Checked before the first byte, so that a rejected file is not written in part.
         let alignment = self.check()?;
         let mut out = GgufCountingWriter { inner: out, count: 0 };
         self.header(&mut out)?;
+        // A file without tensors (a vocabulary) ends after its metadata.
         if self.tensors.is_empty() {
             return out.flush();
         }
@@ -99,10 +102,13 @@ impl Writer {
             let before = out.count;
             data(index, &mut out)?;
             let written = out.count - before;
+            // The header already states the offsets of later tensors, so a wrong count would
+            // corrupt the file silently.
             if written != *bytes {
                 let problem = format!("tensor {name}: {written} bytes were written, {bytes} declared");
                 return Err(Error::new(ErrorKind::InvalidData, problem));
             }
+            // After the last tensor too, as ggml does.
             out.pad(alignment)?;
         }
         out.flush()
@@ -115,7 +121,7 @@ impl Writer {
         Ok(bytes)
     }
 
-    /// Sets a key: in place of its old value, or behind the other keys.
+    /// Replaces the value of a key, or adds the key at the end.
     pub fn set_key(&mut self, key: &str, value: WriterValue) -> &mut Writer {
         match self.metadata.iter_mut().find(|(name, _)| name == key) {
             Some(entry) => entry.1 = value,
@@ -124,13 +130,15 @@ impl Writer {
         self
     }
 
-    /// First byte of every tensor, counted from the start of tensor data, and the end of the last one's padding.
+    /// First byte of every tensor, from the start of tensor data, and the end of the last one's
+    /// padding.
     pub fn offsets(&self) -> io::Result<(Vec<u64>, u64)> {
         let alignment = self.check()?;
         let mut offsets = Vec::with_capacity(self.tensors.len());
         let mut offset = 0u64;
         for (name, _, _, bytes) in &self.tensors {
             offsets.push(offset);
+            // Checked, because shapes come from the caller.
             let next = bytes.checked_next_multiple_of(alignment).and_then(|bytes| offset.checked_add(bytes));
             offset = next.ok_or_else(|| {
                 Error::new(
@@ -142,7 +150,8 @@ impl Writer {
         Ok((offsets, offset))
     }
 
-    /// Writes the header alone, as far as the first tensor's data: what [`Outline`](crate::Outline) reads of a file without weights.
+    /// Writes the header alone, up to the first tensor's data. [`Outline`](crate::Outline) can read
+    /// such a file.
     pub fn write_header<W: Write>(&self, out: &mut W) -> io::Result<()> {
         let alignment = self.check()?;
         let mut out = GgufCountingWriter { inner: out, count: 0 };
@@ -151,13 +160,13 @@ impl Writer {
         out.flush()
     }
 
-    /// Bytes of the tensors that follow the header, each with its padding.
+    /// Bytes of all tensors with their padding.
     pub fn data_bytes(&self) -> io::Result<u64> {
         let alignment = self.check()?;
         Ok(self.tensors.iter().map(|(_, _, _, bytes)| bytes.next_multiple_of(alignment)).sum())
     }
 
-    /// Refuses what the reader would refuse; the alignment.
+    /// Rejects keys and tensors that the reader would reject. Returns the alignment.
     fn check(&self) -> io::Result<u64> {
         let refuse = |problem: String| Err(Error::new(ErrorKind::InvalidInput, problem));
         let mut names = HashSet::new();
@@ -170,6 +179,7 @@ impl Writer {
                 return refuse(format!("the metadata key {key} occurs twice"));
             }
             if key == "general.alignment" {
+                // Copies of other files have the key in encoded form.
                 match &plain(value) {
                     WriterValue::U32(v) if v.is_power_of_two() && *v <= limits::MAX_ALIGNMENT => {
                         alignment = *v
@@ -206,9 +216,11 @@ impl Writer {
         for ((name, ty, shape, _), offset) in self.tensors.iter().zip(offsets) {
             string(out, name.as_bytes())?;
             out.write_all(&(shape.len() as u32).to_le_bytes())?;
+            // GGUF lists the innermost dimension first.
             for size in shape.iter().rev() {
                 out.write_all(&(*size as u64).to_le_bytes())?;
             }
+            // `tensor` has rejected types without an id.
             out.write_all(&ty.ggml_id().unwrap_or(u32::MAX).to_le_bytes())?;
             out.write_all(&offset.to_le_bytes())?;
         }
@@ -216,10 +228,11 @@ impl Writer {
     }
 }
 
-/// An encoded u32 as one; other values as they are.
+/// Decodes an encoded u32; returns other values unchanged.
 fn plain(value: &WriterValue) -> WriterValue {
     match value {
         WriterValue::Encoded(bytes) => match bytes.as_slice() {
+            // `MetadataType::U32` is 4.
             [4, 0, 0, 0, a, b, c, d] => WriterValue::U32(u32::from_le_bytes([*a, *b, *c, *d])),
             _ => value.clone(),
         },

@@ -1,4 +1,4 @@
-//! Opening model folders of safetensors files.
+//! Opening of model folders with safetensors files.
 
 use super::join::{join, join_fp8};
 use crate::absent::{MissingFiles, RequiredFiles};
@@ -26,15 +26,19 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
     let from_params = source.from_params;
     let mut builder = Builder::new();
     builder.keep(in_use(folder));
+    // Headers of safetensors files contain no hyperparameters, so config.json is part of the
+    // fingerprint.
     builder.note(serde_json::to_string(&source.config).unwrap_or_default().as_bytes());
     let absent = absent(&paths, index.as_ref().filter(|_| needed == RequiredFiles::Some));
-    // which of the index's files each file here is
+    // Numbers in the index of the files that are present.
     let here: Vec<usize> =
         (0..paths.len()).filter(|file| !absent.files.contains(&name_of(&paths[*file]))).collect();
     for path in here.iter().map(|file| &paths[*file]) {
         let bytes = FileBytes::map(path)?;
         let header = Header::parse(bytes.get(), bytes.get().len() as u64)
             .map_err(|error| refused(path, bytes.get(), error))?;
+        // Mistral's folders have consolidated*.safetensors. A renamed file is recognized by the
+        // params.json of its folder.
         let renamed = mistral::names_tensors(path) || from_params && index.is_none();
         let tensors = header.tensors.into_iter().map(|mut entry| {
             if let Some(plain) = mistral::plain_name(&entry.name).filter(|_| renamed) {
@@ -54,6 +58,8 @@ pub(super) fn open(folder: &Path, needed: RequiredFiles) -> Result<Checkpoint, F
     }
     builder.lacks(absent);
     let mut checkpoint = builder.finish(folder.to_owned(), CheckpointSource::HuggingFace(source))?;
+    // The order matters: the index has the names of the files, 4-bit weights are found by published
+    // names, and FP8 scales are looked up among the joined tensors.
     if let Some(index) = index {
         check_index(&checkpoint, &index, (&paths, &here))?;
         checkpoint.forget_incomplete();
@@ -83,9 +89,10 @@ impl From<crate::safetensors::SafetensorsTensorEntry> for PlacedTensor {
     }
 }
 
-/// The error of a file that is not a safetensors file; if it is something else altogether, a guess of what it is.
+/// The error for a file whose header cannot be parsed, with a guess of its type.
 fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
     match error {
+        // The first eight bytes of any other format are an implausible header length.
         SafetensorsError::HeaderLength { .. } => {
             FormatError::NotAModel { path: path.to_owned(), what: sniff(path, bytes) }
         }
@@ -101,7 +108,8 @@ fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
     }
 }
 
-/// The byte at which another safetensors file begins, if one does at byte `start` of the data.
+/// The position in the file of byte `start` of the data, if another safetensors file begins there.
+/// Users concatenate shards with `cat`.
 fn joined(bytes: &[u8], start: u64) -> Option<u64> {
     let length = |bytes: &[u8]| Some(u64::from_le_bytes(*bytes.first_chunk::<8>()?));
     let at = length(bytes)?.checked_add(8)?.checked_add(start)?;
@@ -110,7 +118,7 @@ fn joined(bytes: &[u8], start: u64) -> Option<u64> {
     fits.then_some(at)
 }
 
-/// The files of the index that are not here, and which modules' tensors are in them.
+/// The missing files of the index, and the modules of their tensors.
 fn absent(paths: &[PathBuf], index: Option<&SafetensorsIndex>) -> MissingFiles {
     let mut absent = MissingFiles::default();
     let Some(index) = index else { return absent };
@@ -128,7 +136,8 @@ fn absent(paths: &[PathBuf], index: Option<&SafetensorsIndex>) -> MissingFiles {
 }
 
 impl Checkpoint {
-    /// Leaves out what is of no use without a tensor in a file that is not here: quants without their scales.
+    /// Removes tensors of modules of which another tensor is in a missing file: quants are useless
+    /// without their scales.
     fn forget_incomplete(&mut self) {
         if self.absent.files.is_empty() {
             return;
@@ -139,7 +148,8 @@ impl Checkpoint {
     }
 }
 
-/// Every tensor of the index that is in a file here must be in the file that it names.
+/// Checks that each file contains the tensors that the index assigns to it. A mismatch means that
+/// the files are of different downloads.
 fn check_index(
     checkpoint: &Checkpoint,
     index: &SafetensorsIndex,

@@ -1,4 +1,4 @@
-//! Opening GGUF files: one, or a set of shards.
+//! Opening of GGUF files: a single file or a set of shards.
 
 use crate::absent::{MissingFiles, RequiredFiles};
 use crate::builder::{Builder, PlacedTensor, name_of};
@@ -9,7 +9,8 @@ use crate::limits;
 use crate::map::FileBytes;
 use std::path::{Path, PathBuf};
 
-/// Opens the file at `path`, whose bytes are `bytes`, with the other shards of its set that are needed or there.
+/// Opens the file at `path` with the bytes `bytes`, and the other shards of its set. With
+/// [`RequiredFiles::Some`], shards other than the first may be missing.
 pub(super) fn open(path: &Path, bytes: FileBytes, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     let header = parse(path, bytes.get())?;
     refuse_joined(path, bytes.get(), &header)?;
@@ -17,7 +18,8 @@ pub(super) fn open(path: &Path, bytes: FileBytes, needed: RequiredFiles) -> Resu
         return ShardSet::start(path.to_owned(), header, bytes).finish();
     };
     let first = shard_path(path, 0, count)?;
-    // the set is read from its first shard on, each header gone before the next one is read
+    // Only the first shard has the metadata, so the set is read from there. `path` may be any
+    // shard; its header is dropped before others are read, to hold one at a time.
     drop((header, bytes));
     let (header, bytes) = open_shard(path, 0, count).map_err(|error| match error {
         FormatError::Incomplete { path, problem } if needed == RequiredFiles::Some => {
@@ -43,6 +45,7 @@ pub(super) fn open(path: &Path, bytes: FileBytes, needed: RequiredFiles) -> Resu
 pub(super) fn in_memory(name: &str, bytes: FileBytes) -> Result<Checkpoint, FormatError> {
     let path = PathBuf::from(name);
     let header = parse(&path, bytes.get())?;
+    // The other shards cannot be found without a folder.
     if let Some((number, count)) = shard_of(&path, &header.metadata)? {
         let problem = format!("it is shard {} of {count}; a model in memory must be one file", number + 1);
         return Err(FormatError::Set { path, problem });
@@ -68,7 +71,7 @@ impl ShardSet {
         ShardSet { path, source, builder, absent: MissingFiles::default() }
     }
 
-    /// A shard that is not here: only it says which tensors it has.
+    /// Notes a missing shard. GGUF has no index, so its tensors are unknown.
     fn lacks(&mut self, shard: &Path) {
         self.absent.files.push(name_of(shard));
         self.source.shards += 1;
@@ -82,6 +85,7 @@ impl ShardSet {
             header.tensors.into_iter().map(PlacedTensor::from),
         );
         self.source.shards += 1;
+        // Each header is limited by itself, and a set has up to 4096 files.
         if self.builder.tensors() as u64 > limits::MAX_TENSORS {
             let problem = format!("its files hold more than {} tensors", limits::MAX_TENSORS);
             return Err(FormatError::Set { path: self.path.clone(), problem });
@@ -92,6 +96,7 @@ impl ShardSet {
     fn finish(mut self) -> Result<Checkpoint, FormatError> {
         let held = self.builder.tensors() as u64;
         if let Some(expected) = self.source.metadata.u64("split.tensors.count")? {
+            // Missing shards have the remaining tensors.
             let fits = if self.absent.files.is_empty() { expected == held } else { expected >= held };
             if !fits {
                 let problem = format!("split.tensors.count is {expected}, but its files hold {held} tensors");
@@ -134,6 +139,7 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, FileB
         other => other,
     })?;
     let header = parse(&shard, bytes.get())?;
+    // A renamed shard would put tensors of another set into the model.
     if shard_of(&shard, &header.metadata)? != Some((number, count)) {
         let problem = format!("its split.no or split.count does not say shard {} of {count}", number + 1);
         return Err(FormatError::Set { path: shard, problem });
@@ -141,9 +147,11 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, FileB
     Ok((header, bytes))
 }
 
-/// Refuses shards that were joined into one file: the tensors of all but the first would be missing.
+/// Rejects shards that were concatenated into one file. The header describes only the tensors of
+/// the first shard, so the others would be missing.
 fn refuse_joined(path: &Path, bytes: &[u8], header: &Header) -> Result<(), FormatError> {
     let end = header.tensors.iter().map(|t| t.start + t.bytes).max().unwrap_or(header.data_start);
+    // Some writers pad the last tensor and some do not, so both positions are tried.
     let begins = |at: &u64| usize::try_from(*at).is_ok_and(|at| bytes.get(at..at + 4) == Some(&MAGIC[..]));
     let Some(at) = [end, end.next_multiple_of(u64::from(header.alignment.max(1)))].into_iter().find(begins)
     else {
@@ -156,8 +164,9 @@ fn refuse_joined(path: &Path, bytes: &[u8], header: &Header) -> Result<(), Forma
     Err(FormatError::Set { path: path.to_owned(), problem })
 }
 
-/// Number (from 0) and count of the set that a file belongs to.
+/// Number (from 0) and count of shards, if the file is one of several.
 pub(crate) fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize, usize)>, FormatError> {
+    // llama-gguf-split writes `split.count` 0 into merged files.
     let count = metadata.u64("split.count")?.unwrap_or(0);
     if count <= 1 {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! Puts the 4-bit and FP8 weights of a checkpoint into the list of its tensors.
+//! Replaces the stored tensors of 4-bit and FP8 weights in a checkpoint's list of tensors.
 
 use crate::builder::by_name;
 use crate::checkpoint::Checkpoint;
@@ -11,7 +11,7 @@ use latent_types::TensorType;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-/// The tensors of a checkpoint, as they are used.
+/// Replaces the tensors of each 4-bit weight by one tensor.
 pub(super) fn join(
     checkpoint: &mut Checkpoint,
     settings: Option<&FourBitSettings>,
@@ -59,7 +59,7 @@ pub(super) fn join(
     Ok(())
 }
 
-/// Shows the scales of FP8 weights under one name, and E5M2 as F16.
+/// Gives the scales of FP8 weights one name, and replaces E5M2 tensors by F16 ones.
 pub(super) fn join_fp8(checkpoint: &mut Checkpoint, scales: &[Fp8Scales]) {
     let scales: HashMap<&str, &Fp8Scales> =
         scales.iter().map(|scales| (scales.stored.as_str(), scales)).collect();
@@ -79,6 +79,7 @@ pub(super) fn join_fp8(checkpoint: &mut Checkpoint, scales: &[Fp8Scales]) {
             derived.push(DerivedSource { from: std::mem::replace(info, shown), rows: Arc::new(WidenedE5m2) });
         }
     }
+    // E5M2 tensors without scales were rejected before, so without scales nothing has changed.
     if !scales.is_empty() {
         checkpoint.derived = Arc::new(derived);
         checkpoint.by_name = by_name(&checkpoint.tensors);

@@ -1,4 +1,4 @@
-//! Opening a model, whatever its format.
+//! Opening of a model in any supported format.
 
 mod folder;
 mod gguf;
@@ -17,7 +17,8 @@ use crate::sniff::sniff;
 use std::path::Path;
 
 impl Checkpoint {
-    /// Opens a GGUF file (any shard of a set), a model folder, a safetensors file of one, or a packed file.
+    /// Opens a GGUF file (any shard of a set), a model folder, a safetensors file of one, or a
+    /// packed file.
     pub fn open(path: &Path) -> Result<Checkpoint, FormatError> {
         open(path, RequiredFiles::All)
     }
@@ -34,7 +35,8 @@ impl Checkpoint {
         gguf::in_memory(name, FileBytes::Static(bytes))
     }
 
-    /// A GGUF file that the caller has read, as a page does where programs open no files. `name` is for messages.
+    /// A GGUF file that the caller has read, for platforms without files (WebAssembly in a web
+    /// page). `name` is for messages.
     pub fn from_bytes(name: &str, bytes: Vec<u8>) -> Result<Checkpoint, FormatError> {
         if !bytes.starts_with(MAGIC) {
             return Err(FormatError::NotAModel { path: name.into(), what: sniff(Path::new(name), &bytes) });
@@ -49,6 +51,7 @@ fn open(path: &Path, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     if metadata.is_dir() {
         return folder::open(path, needed);
     }
+    // The first bytes decide. Only safetensors has no magic, and is recognized by its extension.
     let bytes = FileBytes::map(path)?;
     if bytes.get().starts_with(MAGIC) {
         return gguf::open(path, bytes, needed);
@@ -56,6 +59,7 @@ fn open(path: &Path, needed: RequiredFiles) -> Result<Checkpoint, FormatError> {
     if bytes.get().starts_with(pack::MAGIC) {
         return packed::open(path, bytes);
     }
+    // A safetensors file has no metadata of the model, so its whole folder is opened.
     if path.extension().is_some_and(|end| end == "safetensors") {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return folder::open(folder, needed);

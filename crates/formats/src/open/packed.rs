@@ -1,4 +1,4 @@
-//! Opening packed files.
+//! Opening of packed files.
 
 use crate::builder::{Builder, PlacedTensor};
 use crate::checkpoint::Checkpoint;
@@ -13,7 +13,7 @@ pub(super) fn open(path: &Path, bytes: FileBytes) -> Result<Checkpoint, FormatEr
         Directory::parse(bytes.get()).map_err(|error| FormatError::Pack { path: path.to_owned(), error })?;
     let source = packed_source(path, &directory)?;
     let mut builder = Builder::new();
-    // its fingerprint is the source's: nothing is hashed
+    // A header length of 0: the fingerprint is the source's, so the header is not hashed.
     builder.file(path, bytes, 0, directory.tensors.into_iter().map(PlacedTensor::from));
     builder.finish_packed(path.to_owned(), source, directory.from)
 }

@@ -1,4 +1,4 @@
-//! Reading the header of a packed file: offset and layout of each tensor.
+//! Parser of a packed file's header: type, shape, layout and position of each tensor.
 
 use super::{LAYOUT, MAGIC, PAGE, keys};
 use crate::error::{FormatError, PackError};
@@ -9,7 +9,7 @@ use latent_types::TensorType;
 
 /// The header of a packed file.
 pub struct Directory {
-    /// Where it came from.
+    /// The source of the file.
     pub from: PackSource,
     /// All metadata of the body.
     pub(super) metadata: Metadata,
@@ -27,7 +27,7 @@ pub struct PackedEntry {
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
-    /// Rows per matrix, if stored in tiles; none in row-major order.
+    /// Rows per matrix if stored in tiles; `None` for row-major order.
     pub tile_rows: Option<usize>,
     /// First byte, from the start of the file.
     pub start: u64,
@@ -49,8 +49,10 @@ impl Directory {
         if !file.starts_with(MAGIC) {
             return Err(invalid("the first bytes", "they are not those of a packed file"));
         }
+        // Version and four zero bytes, which a later version may use.
         match first as u32 {
             VERSION => {}
+            // A small number in the other byte order.
             version if version & 0xffff == 0 && version != 0 => return Err(PackError::BigEndian),
             version => return Err(PackError::Version { version }),
         }
@@ -63,6 +65,8 @@ impl Directory {
         };
         let bytes = usize::try_from(header).ok().and_then(|len| body.get(..len));
         let bytes = bytes.ok_or_else(|| invalid("the header", "it is longer than the file"))?;
+        // Only the header has a checksum. Hashing the weights would read the whole file at each
+        // start.
         let hash = fnv(FNV_START, bytes);
         if hash != checksum {
             return Err(PackError::Checksum { expected: checksum, found: hash });
@@ -70,7 +74,7 @@ impl Directory {
         Directory::parse_body(body)
     }
 
-    /// Parses what follows the prelude.
+    /// Parses the body, which follows the prelude.
     pub fn parse_body(body: &[u8]) -> Result<Directory, PackError> {
         let header = Header::parse_up_to(body, body.len() as u64, limits::MAX_FOLDER_TENSORS as u64)
             .map_err(PackError::Gguf)?;
@@ -80,6 +84,7 @@ impl Directory {
         }
         let metadata = header.metadata;
         match metadata.str(keys::LAYOUT) {
+            // Files from before layouts had names lack the key.
             Ok(None | Some(LAYOUT)) => {}
             Ok(Some(other)) => return Err(PackError::Layout { layout: other.to_owned() }),
             Err(_) => return Err(invalid(keys::LAYOUT, "it is not text")),
@@ -110,7 +115,7 @@ pub(super) fn invalid(what: impl Into<String>, problem: impl Into<String>) -> Pa
     PackError::Invalid { what: what.into(), problem: problem.into() }
 }
 
-/// The value of a key that must be there.
+/// The value of a required key.
 pub(super) fn wanted<T>(value: Result<Option<T>, FormatError>, key: &str) -> Result<T, PackError> {
     match value {
         Ok(Some(value)) => Ok(value),
@@ -122,7 +127,7 @@ pub(super) fn wanted<T>(value: Result<Option<T>, FormatError>, key: &str) -> Res
     }
 }
 
-/// Types, shapes and layouts of the tensors, read one tensor after another.
+/// A cursor over types, shapes and layouts of the tensors.
 struct TensorFormCursor<'a> {
     types: std::vec::IntoIter<&'a [u8]>,
     dimensions: std::slice::Iter<'a, u8>,
@@ -136,7 +141,7 @@ impl<'a> TensorFormCursor<'a> {
             let problem = format!("it has {len} elements for {tensors} tensors");
             if len == tensors { Ok(()) } else { Err(invalid(key, problem)) }
         };
-        // counted before anything is read
+        // The counts are checked before the arrays are decoded.
         for key in [keys::TYPES, keys::DIMENSIONS, keys::TILE_ROWS] {
             match metadata.get(key) {
                 Some(Value::Array(array)) => long(key, array.count)?,
@@ -152,7 +157,8 @@ impl<'a> TensorFormCursor<'a> {
         })
     }
 
-    /// Type, shape and rows of a matrix in tiles of the next tensor, which has `bytes` bytes in the file.
+    /// Type, shape and [`PackedEntry::tile_rows`] of the next tensor, which has `bytes` bytes in
+    /// the file.
     fn next(&mut self, name: &str, bytes: u64) -> Result<(TensorType, Vec<usize>, Option<usize>), PackError> {
         let wrong = |problem: String| invalid(format!("tensor {name}"), problem);
         let ended = || wrong("its type or shape is missing".into());
@@ -175,7 +181,8 @@ impl<'a> TensorFormCursor<'a> {
             }
             return Ok((ty, shape, None));
         }
-        // what tiles of a format take exactly is for the crate `quant` to say, and checked where they are loaded; never less than rows
+        // The exact size of tiles is known to the crate `quant` and checked when they are loaded.
+        // It is never less than that of the rows.
         let rows: usize = shape.iter().rev().skip(1).product();
         match usize::try_from(tile_rows) {
             Ok(each) if shape.len() >= 2 && rows.is_multiple_of(each) && bytes >= as_rows => {

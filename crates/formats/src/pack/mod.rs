@@ -1,8 +1,10 @@
-//! Packed files: a model whose weights are stored in the layout of the kernels, in one file that is mapped and used in place.
+//! Packed files: a model with weights in the layout of the kernels, in one file that is mapped and
+//! used in place.
 //!
-//! The first [`PAGE`] bytes are the prelude: magic, version, lengths and a checksum. What follows has the form of a GGUF file, so that no second
-//! parser is needed: its metadata hold the source's metadata and the layout of each tensor; its tensors are plain bytes (`I8`). The
-//! prelude keeps other programs from taking it for a GGUF file. docs/packed-files.md describes every field.
+//! The first [`PAGE`] bytes are the prelude: magic, version, lengths and a checksum. The body has
+//! the form of a GGUF file, so that one parser is enough. Its metadata contain the source's
+//! metadata and the layout of each tensor. Its tensors are bytes (`I8`). The prelude prevents other
+//! programs from reading the file as GGUF. docs/packed-files.md describes every field.
 
 mod directory;
 mod source;
@@ -18,17 +20,18 @@ pub(crate) use source::packed_source;
 /// The first eight bytes.
 pub const MAGIC: &[u8; 8] = b"LATENTPK";
 
-/// Bytes of the prelude; tensors begin at multiples of it.
+// The size of a page of memory, so that tensors begin at page boundaries of the map.
+/// Bytes of the prelude, and alignment of tensors.
 pub const PAGE: u64 = 4096;
 
-/// The one layout in which this version packs weights: sixteen rows interleaved (`latent_quant::tiles`), as the CPU backend's kernels read
-/// them. Files written before layouts had names have it too.
+/// The only layout of this version: sixteen rows interleaved (`latent_quant::tiles`), for the CPU
+/// backend's kernels. Files from before layouts had names have it too.
 pub const LAYOUT: &str = "tiles16";
 
 /// Extension of packed files.
 pub const EXTENSION: &str = "latent";
 
-/// The names under which the body keeps things.
+/// Metadata keys of the body.
 mod keys {
     pub(super) const ARCHITECTURE: &str = "latent-packed";
     pub(super) const SOURCE_NAME: &str = "latent.source.name";
@@ -37,7 +40,7 @@ mod keys {
     pub(super) const SOURCE_SAMPLE: &str = "latent.source.sample_hash";
     /// The first bytes of a GGUF source, to the end of its metadata.
     pub(super) const SOURCE_GGUF: &str = "latent.source.gguf";
-    /// Files of a source folder: their names follow.
+    /// Prefix of the files of a source folder. The file's name follows.
     pub(super) const SOURCE_FILE: &str = "latent.source.file.";
     /// The layout of tensors that are not row-major.
     pub(super) const LAYOUT: &str = "latent.tensor.layout";

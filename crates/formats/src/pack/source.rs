@@ -1,4 +1,5 @@
-//! The metadata of the source, stored in the metadata of the body.
+//! The source's metadata in a packed file: the header of a GGUF file, or the small files of a
+//! folder.
 
 use super::directory::{Directory, invalid, wanted};
 use super::keys;
@@ -10,7 +11,7 @@ use crate::{gguf, limits};
 use latent_files::{InputError, input_file};
 use std::path::Path;
 
-/// The source of a packed file at `path`, as if the original had been opened.
+/// The source of a packed file at `path`, in the form of an opened original.
 pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<CheckpointSource, FormatError> {
     let refused = |error| FormatError::Pack { path: path.to_owned(), error };
     let metadata = &directory.metadata;
@@ -44,6 +45,7 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Checkp
     };
     let mut tokenizer = None;
     for kind in TokenizerKind::ALL {
+        // The first kind is used, as in a folder.
         if let Some(bytes) = held(kind.file_name())?
             && tokenizer.is_none()
         {
@@ -56,7 +58,7 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Checkp
     }
 }
 
-/// The keys that carry the source of `checkpoint`.
+/// The keys for the metadata of `checkpoint`.
 pub(super) fn source_keys(checkpoint: &Checkpoint) -> Result<Vec<(String, WriterValue)>, FormatError> {
     match checkpoint.source() {
         CheckpointSource::Gguf(source) => Ok(vec![(

@@ -1,4 +1,4 @@
-//! Writing packed files: the prelude, the header, and tensors one after another.
+//! Writer of packed files: prelude, header and tensors.
 
 use super::source::source_keys;
 use super::{LAYOUT, MAGIC, PAGE, keys};
@@ -9,11 +9,11 @@ use crate::identity::{FNV_START, VERSION, fnv};
 use latent_types::TensorType;
 use std::io::{self, Write};
 
-/// A note for people who open the file in an editor.
+/// A note in the prelude for users who open the file in an editor.
 const NOTE: &str =
     "A model packed by `latent pack`. Run it with `latent run -m FILE`. This is not a GGUF file.\n";
 
-/// A tensor that will be stored in tiles.
+/// The layout of a tensor in tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TiledTensor {
     /// Rows of each of its matrices.
@@ -29,13 +29,15 @@ pub struct PackWriter {
 }
 
 impl PackWriter {
-    /// A writer for the tensors of `checkpoint` in their order; `tiles` has the layout of each tensor to be stored in tiles.
+    /// A writer for the tensors of `checkpoint` in their order. `tiles` has the layout of each
+    /// tensor that is stored in tiles.
     ///
     /// # Errors
-    /// A checkpoint that is packed already; files of its folder that cannot be read.
+    /// A packed checkpoint; files of its folder that cannot be read.
     pub fn new(checkpoint: &Checkpoint, tiles: &[Option<TiledTensor>]) -> Result<PackWriter, FormatError> {
         let path = checkpoint.path();
         let refused = |problem: String| FormatError::Set { path: path.to_owned(), problem };
+        // Its tensors are in tiles, which cannot be read as rows.
         if checkpoint.packed_from().is_some() {
             return Err(refused("it is a packed file already".into()));
         }
@@ -63,6 +65,8 @@ impl PackWriter {
             .key(keys::SHAPES, WriterValue::U64s(shapes))
             .key(keys::TILE_ROWS, WriterValue::U64s(rows));
         let io = |error| FormatError::Io { path: path.to_owned(), error };
+        // All tensors are I8 to the body's header: a reader of GGUF must not interpret tiles as
+        // rows.
         let mut len = 0;
         for (tensor, tiles) in tensors.iter().zip(tiles) {
             let bytes = tiles.map_or(tensor.bytes, |tiles| tiles.bytes);
@@ -87,10 +91,10 @@ impl PackWriter {
         self.len
     }
 
-    /// Writes all; `data` writes the bytes of the tensor at an index.
+    /// Writes the file. `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Errors of `out` and of `data`; when `data` writes another number of bytes than was declared.
+    /// Errors of `out` and of `data`; `data` writes another number of bytes than declared.
     pub fn write<W: Write>(
         &self,
         out: &mut W,

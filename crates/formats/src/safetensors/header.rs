@@ -1,4 +1,5 @@
-//! The header of a safetensors file, read strictly: nothing twice, nothing past the end, nothing shared, nothing hidden.
+//! A strict parser for the header of a safetensors file. Duplicate names, data past the end,
+//! overlapping tensors and bytes without a tensor are errors.
 
 use super::SafetensorsError;
 use super::json::{HeaderTensorsSeed, UncheckedTensor};
@@ -7,19 +8,19 @@ use crate::limits;
 use latent_types::TensorType;
 use serde::de::DeserializeSeed;
 
-/// What the first bytes of a safetensors file say.
+/// A parsed header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The tensors, in the header's order.
     pub tensors: Vec<SafetensorsTensorEntry>,
-    /// First byte of data: the bytes of the header, its length included.
+    /// First byte of data.
     pub data_start: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SafetensorsTensorEntry {
     pub name: String,
-    /// Type of its elements. Unsigned integers and booleans have the signed type of their size.
+    /// Type of its elements. For unsigned integers and booleans, the signed type of their size.
     pub ty: TensorType,
     /// Shape, outermost dimension first.
     pub shape: Vec<usize>,
@@ -29,15 +30,18 @@ pub struct SafetensorsTensorEntry {
 }
 
 impl Header {
-    /// Parses the header in `bytes`, the first bytes of a file of `file_len` bytes. All of it is checked, the place of every tensor too.
+    /// Parses and checks the header in `bytes`, the first bytes of a file of `file_len` bytes. The
+    /// position of every tensor is checked too.
     ///
     /// # Errors
-    /// [`SafetensorsError::NeedMore`] when `bytes` ends inside the header; otherwise what is wrong with it.
+    /// [`SafetensorsError::NeedMore`] if `bytes` ends inside the header; otherwise the error of the
+    /// header.
     pub fn parse(bytes: &[u8], file_len: u64) -> Result<Header, SafetensorsError> {
         let file_len = file_len.max(bytes.len() as u64);
         let json = header_json(bytes, file_len)?;
         let data_start = 8 + json.len() as u64;
         let mut tensors = Vec::new();
+        // serde errors are texts, so the typed error leaves the closure by this variable.
         let mut problem = None;
         let mut parser = serde_json::Deserializer::from_slice(json);
         let read = HeaderTensorsSeed(|name, described: UncheckedTensor<'_>| {
@@ -53,6 +57,7 @@ impl Header {
             Ok(())
         })
         .deserialize(&mut parser)
+        // Writers pad the object with spaces. Anything else after it is an error.
         .and_then(|()| parser.end());
         if let Err(error) = read {
             return Err(problem.unwrap_or_else(|| SafetensorsError::Json { problem: error.to_string() }));
@@ -75,6 +80,7 @@ fn header_json(bytes: &[u8], file_len: u64) -> Result<&[u8], SafetensorsError> {
     };
     let (len, rest) = bytes.split_first_chunk::<8>().ok_or_else(|| short(8))?;
     let claimed = u64::from_le_bytes(*len);
+    // Before the length is used: in any other file, the first eight bytes are a huge number.
     if claimed > limits::MAX_SAFETENSORS_HEADER {
         return Err(SafetensorsError::HeaderLength { claimed });
     }
@@ -99,12 +105,13 @@ fn read_entry(
     if end > data_len {
         return Err(SafetensorsError::PastEnd { tensor: name, start, end, len: data_len });
     }
+    // The header states sizes twice, by shape and by offsets.
     if end.checked_sub(start) != Some(bytes) {
         let problem =
             format!("{shape:?} of {ty} takes {bytes} bytes, but its data are bytes {start} to {end}");
         return Err(wrong(&name, problem));
     }
-    // cannot overflow: the end lies inside the file
+    // Cannot overflow: the end lies inside the file.
     Ok(SafetensorsTensorEntry { name, ty, shape, start: data_start + start, bytes })
 }
 
@@ -116,6 +123,7 @@ fn dtype(word: &str) -> Option<TensorType> {
         "F64" => TensorType::F64,
         "F8_E4M3" => TensorType::F8_E4M3,
         "F8_E5M2" => TensorType::F8_E5M2,
+        // Packed 4-bit weights and their scales are U8. Their signs have no meaning.
         "I8" | "U8" | "BOOL" => TensorType::I8,
         "I16" | "U16" => TensorType::I16,
         "I32" | "U32" => TensorType::I32,
@@ -133,12 +141,14 @@ fn check_names(tensors: &[SafetensorsTensorEntry]) -> Result<(), SafetensorsErro
     }
 }
 
-/// Tensors are contiguous from the start of the data to the end of the file, as the format demands.
+/// Checks that tensors are contiguous from the start of the data to the end of the file, as the
+/// format requires.
 fn check_places(
     tensors: &[SafetensorsTensorEntry],
     data_start: u64,
     file_len: u64,
 ) -> Result<(), SafetensorsError> {
+    // Empty tensors occupy no bytes, so their offsets do not matter.
     let mut order: Vec<&SafetensorsTensorEntry> = tensors.iter().filter(|tensor| tensor.bytes > 0).collect();
     order.sort_unstable_by_key(|tensor| tensor.start);
     let hole =

@@ -1,11 +1,12 @@
-//! The JSON of a header, read straight into descriptions: a tree of values would take many times the header's bytes.
+//! A deserializer for the JSON of a header. A tree of JSON values would need many times the
+//! header's bytes, and headers of 200 000 tensors have tens of megabytes.
 
 use crate::limits;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 
-/// A tensor as the header describes it, unchecked.
+/// An unchecked description of a tensor.
 #[derive(serde::Deserialize)]
 pub(super) struct UncheckedTensor<'a> {
     #[serde(borrow)]
@@ -28,6 +29,7 @@ impl<'de> Deserialize<'de> for HeaderShape {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<HeaderShape, A::Error> {
+                // A fixed array: a list of a million sizes is rejected before it is stored.
                 let mut sizes = [0; limits::MAX_SAFETENSORS_DIMENSIONS];
                 let mut count = 0;
                 while let Some(size) = list.next_element()? {
@@ -47,7 +49,8 @@ impl<'de> Deserialize<'de> for HeaderShape {
     }
 }
 
-/// Calls `each` with every tensor of the header, in file order; duplicates included.
+/// Calls a function with every tensor of the header in file order, including duplicates, which a
+/// map would drop.
 pub(super) struct HeaderTensorsSeed<F>(pub(super) F);
 
 impl<'de, F> serde::de::DeserializeSeed<'de> for HeaderTensorsSeed<F>
@@ -90,7 +93,7 @@ where
     }
 }
 
-/// `__metadata__`: an object of texts, which nothing here reads.
+/// `__metadata__`: an object of strings, which are not used.
 struct MetadataNotes;
 
 impl<'de> Deserialize<'de> for MetadataNotes {

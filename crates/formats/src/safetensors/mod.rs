@@ -1,4 +1,4 @@
-//! safetensors: an eight-byte length, a JSON header, and data.
+//! safetensors files: an eight-byte length, a JSON header, and data.
 
 mod header;
 mod json;
@@ -11,7 +11,7 @@ pub use writer::Writer;
 use latent_types::TensorType;
 use std::ops::Range;
 
-/// The tensors of a whole file in memory: name, type, shape (outermost first), and byte range.
+/// The tensors of a file in memory: name, type, shape (outermost dimension first) and byte range.
 #[allow(clippy::type_complexity, reason = "four plain things about a tensor")]
 pub fn list(bytes: &[u8]) -> Result<Vec<(String, TensorType, Vec<usize>, Range<usize>)>, SafetensorsError> {
     let header = Header::parse(bytes, bytes.len() as u64)?;

@@ -1,4 +1,4 @@
-//! A writer that streams.
+//! A streaming writer.
 
 use crate::gguf::tensor_bytes;
 use latent_types::TensorType;
@@ -34,10 +34,10 @@ impl Writer {
         Ok(self)
     }
 
-    /// Writes header and data; `data` writes the bytes of the tensor at an index.
+    /// Writes header and data. `data` writes the bytes of the tensor at an index.
     ///
     /// # Errors
-    /// Errors of `out` and of `data`; when `data` writes another number of bytes than the tensor has.
+    /// Errors of `out` and of `data`; `data` writes another number of bytes than the tensor has.
     pub fn write<W: Write>(
         &self,
         out: &mut W,
@@ -57,6 +57,8 @@ impl Writer {
             at = end;
         }
         let mut text = serde_json::to_string(&header)?;
+        // Spaces at the end of the JSON align the data to eight bytes, as the safetensors library
+        // does.
         while !(8 + text.len()).is_multiple_of(8) {
             text.push(' ');
         }

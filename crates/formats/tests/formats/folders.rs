@@ -1,4 +1,4 @@
-//! Model folders: safetensors headers, indexes, JSON files, and whatever else people point the program at.
+//! Model folders: safetensors headers, indices, JSON files, and files of other kinds.
 
 use crate::support::*;
 use latent_formats::safetensors::{Header, SafetensorsError, Writer};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const ONE: &str = r#"{"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]}}"#;
 
-/// A folder with these files.
+/// Creates a folder with these files.
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -34,10 +34,10 @@ fn hf(checkpoint: &Checkpoint) -> &HfSource {
     }
 }
 
-// ---- what must be read
+// ---- Valid folders
 
 #[test]
-fn every_dtype_comes_back() {
+fn every_dtype_is_read_back() {
     let mut writer = Writer::new();
     let types: Vec<TensorType> =
         TensorType::all().filter(|ty| !ty.is_quantized() && !ty.name().starts_with("F8")).collect();
@@ -72,7 +72,7 @@ fn unsigned_and_boolean_data_have_their_true_size() {
 }
 
 #[test]
-fn files_beside_the_weights() {
+fn small_files_of_a_folder_are_read() {
     let files: &[(&str, &[u8])] = &[
         ("config.json", br#"{"model_type":"deepseek_v3","rope_scaling":{"type":"yarn","factor":40}}"#),
         ("model.safetensors", &safetensors(ONE, 16)),
@@ -98,7 +98,7 @@ fn files_beside_the_weights() {
 }
 
 #[test]
-fn a_tiktoken_vocabulary_is_found_where_there_is_no_tokenizer_json() {
+fn tiktoken_model_is_used_without_tokenizer_json() {
     let files: &[(&str, &[u8])] = &[
         ("config.json", b"{}"),
         ("model.safetensors", &safetensors(ONE, 16)),
@@ -116,7 +116,7 @@ fn a_tiktoken_vocabulary_is_found_where_there_is_no_tokenizer_json() {
 }
 
 #[test]
-fn a_vocabulary_beyond_any_real_one_is_not_read() {
+fn an_oversized_vocabulary_is_rejected() {
     let dir = folder(&[
         ("config.json", b"{}"),
         ("model.safetensors", &safetensors(ONE, 16)),
@@ -130,7 +130,7 @@ fn a_vocabulary_beyond_any_real_one_is_not_read() {
 }
 
 #[test]
-fn a_header_alone_says_how_much_more_it_needs() {
+fn a_truncated_header_reports_the_bytes_it_needs() {
     let file = safetensors(ONE, 16);
     let len = file.len() as u64;
     assert_eq!(Header::parse(&file[..3], len), Err(SafetensorsError::NeedMore { have: 3, need: 8 }));
@@ -140,10 +140,10 @@ fn a_header_alone_says_how_much_more_it_needs() {
     assert!(matches!(Header::parse(&file[..20], need - 1), Err(SafetensorsError::Truncated { .. })));
 }
 
-// ---- safetensors headers that lie
+// ---- Malformed safetensors headers
 
 #[test]
-fn headers_that_are_cut_or_no_headers() {
+fn truncated_and_invalid_headers_are_rejected() {
     refused_weights(b"short", &["model.safetensors", "header claims 8 bytes", "truncated"]);
     refused_weights(
         &1000u64.to_le_bytes(),
@@ -162,7 +162,7 @@ fn headers_that_are_cut_or_no_headers() {
 }
 
 #[test]
-fn descriptions_that_lie() {
+fn wrong_tensor_descriptions_are_rejected() {
     let lie = |tensor: &str, parts: &[&str]| {
         refused_weights(&safetensors(&format!("{{\"a\":{tensor}}}"), 16), parts)
     };
@@ -199,7 +199,7 @@ fn descriptions_that_lie() {
 }
 
 #[test]
-fn tensors_twice_overlapping_or_with_holes() {
+fn duplicate_overlapping_and_scattered_tensors_are_rejected() {
     let two = |a: &str, b: &str, start: usize, data: usize| {
         let entry = |name: &str, start: usize| {
             format!(r#""{name}":{{"dtype":"F32","shape":[2],"data_offsets":[{start},{}]}}"#, start + 8)
@@ -219,14 +219,14 @@ fn tensors_twice_overlapping_or_with_holes() {
 }
 
 #[test]
-fn files_that_were_joined_are_named_as_such() {
+fn concatenated_safetensors_files_are_recognized() {
     let (one, other) = (safetensors(ONE, 16), safetensors(&ONE.replace("\"a\"", "\"b\""), 16));
     let at = format!("another safetensors file begins at byte {}", one.len());
     refused_weights(&[one, other].concat(), &["model.safetensors", &at, "joined into one file"]);
 }
 
 #[test]
-fn deep_json_is_refused_before_the_stack_ends() {
+fn deeply_nested_json_is_rejected_without_stack_overflow() {
     let deep = format!("{{\"a\":{}", "[".repeat(200_000));
     refused_weights(&safetensors(&deep, 0), &["header is malformed"]);
     let config = format!("{{\"a\":{}1{}}}", "[".repeat(1000), "]".repeat(1000));
@@ -256,7 +256,8 @@ fn fp8_needs_scales_of_the_right_shape() {
     assert_eq!(Checkpoint::open(folder.path()).unwrap().fp8_block().unwrap(), (112, 16));
     let folder = model(&config("[64,16]"), &scale("F32", "[2,1]"));
     says(Checkpoint::open(folder.path()), &["w.weight_scale_inv has shape [2, 1], expected [3, 1]"]);
-    // kernels sum as many inputs at a time, four times over: of 2^62 that wraps to none, and they read beyond every row
+    // Kernels process four blocks of columns at a time. 4 · 2^62 wraps to 0, and they would read
+    // beyond the row.
     let long = ["[16,4611686018427387904]", "[4611686018427387904,16]", "[16,65552]"];
     for size in ["[128]", "[128,0]", "[100,128]", "128", "[\"a\",128]", "[16,16,16]"].into_iter().chain(long)
     {
@@ -265,7 +266,7 @@ fn fp8_needs_scales_of_the_right_shape() {
     }
     refused_weights(&weights("", 390), &["FP8 tensor w.weight lacks its scales w.weight_scale_inv"]);
     refused_weights(&scale("F32", "[1,2]"), &["w.weight_scale_inv has shape [1, 2], expected [2, 1]"]);
-    // scales of 16 bits widen exactly
+    // Scales of 16 bits are kept: they widen exactly.
     for ty in ["BF16", "F16"] {
         let folder = model(&config("[64,16]"), &scale_of(ty, "[3,1]", 6));
         assert_eq!(
@@ -277,7 +278,7 @@ fn fp8_needs_scales_of_the_right_shape() {
     refused_weights(&safetensors(flat, 4), &["FP8 tensor b has shape [4]", "matrices"]);
 }
 
-/// A file of tensors: name, type, shape, bytes.
+/// A file of tensors with name, type, shape and bytes.
 fn tensors(list: &[(&str, &str, &str, usize)]) -> Vec<u8> {
     let mut end = 0;
     let described: Vec<String> = list
@@ -291,9 +292,9 @@ fn tensors(list: &[(&str, &str, &str, usize)]) -> Vec<u8> {
     safetensors(&format!("{{{}}}", described.join(",")), end)
 }
 
-/// Formats of published checkpoints that are not read, by their tensors, and by their config.json where it tells.
+/// Unsupported formats of published checkpoints, recognized by their tensors or by config.json.
 #[test]
-fn formats_that_are_not_read_are_named_and_unsupported() {
+fn unsupported_formats_are_named() {
     let config = |settings: &str| format!(r#"{{"quantization_config":{settings}}}"#);
     let compressed = |strategy: &str, bits: usize, kind: &str| {
         config(&format!(
@@ -310,7 +311,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
     let bnb = tensors(&[("a.weight", "U8", "[768,1]", 768), ("a.weight.absmax", "U8", "[24]", 24)]);
     let int8 = tensors(&[("a.weight", "I8", "[32,48]", 32 * 48), ("a.weight_scale", "F32", "[32,1]", 128)]);
     let none = "{}".to_owned();
-    // config.json, weights, the format; and whether config.json alone tells
+    // config.json, weights, the format, and whether config.json alone identifies it.
     let cases = [
         (&none, &groups, "FP8 with scales of shape [32, 3] (a.weight_scale)", false),
         (&none, &e8m0, "tensor a.weight_scale_inv: dtype \"F8_E8M0\" is not supported", false),
@@ -355,7 +356,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
         assert!(error.is_unsupported() && !error.is_incomplete(), "{error}");
         let reason = error.to_string();
         assert!(reason.contains(format), "no {format:?} in {reason}");
-        // the outline has the same reason
+        // The outline gives the same reason.
         let outline = Outline::open(folder.path()).unwrap();
         assert_eq!(outline.refusal().map(ToString::to_string), Some(reason.clone()));
         assert_eq!((outline.data(), outline.tensors().len()), (OutlineData::Config, 0));
@@ -363,7 +364,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
         let alone = latent_formats::announced_type(source);
         assert_eq!(alone.is_err(), announced, "{format}: {alone:?}");
         assert!(alone.err().is_none_or(|alone| reason.ends_with(&alone)), "{reason}");
-        // and so has the header, without the data
+        // So does the header without the data.
         let data = weights.len()
             - usize::try_from(u64::from_le_bytes(weights[..8].try_into().unwrap())).unwrap()
             - 8;
@@ -371,7 +372,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
         let of_header = Outline::open(folder.path()).unwrap();
         assert_eq!(of_header.refusal().map(ToString::to_string), Some(reason));
     }
-    // a config.json that announces blocks, in the part of the language model as well
+    // A config.json that announces blocks, also in `text_config`.
     for settings in [r#"{"quant_method":"fp8","weight_block_size":[16,16]}"#, r#"{"quant_method":"fp8"}"#] {
         for config in [config(settings), format!(r#"{{"text_config":{}}}"#, config(settings))] {
             let shape = if settings.contains("16") { ("[2,3]", 24) } else { ("[1,1]", 4) };
@@ -382,7 +383,7 @@ fn formats_that_are_not_read_are_named_and_unsupported() {
     }
 }
 
-// ---- indexes
+// ---- Indices
 
 fn indexed(index: &str) -> tempfile::TempDir {
     let two = ONE.replace("\"a\"", "\"b\"");
@@ -395,7 +396,7 @@ fn indexed(index: &str) -> tempfile::TempDir {
 }
 
 #[test]
-fn an_index_opens_its_files_whichever_was_given() {
+fn an_index_is_used_for_any_path_of_its_folder() {
     let dir = indexed(
         r#"{"metadata":{"total_size":32},"weight_map":{"a":"m-00001.safetensors","b":"m-00002.safetensors"}}"#,
     );
@@ -407,7 +408,7 @@ fn an_index_opens_its_files_whichever_was_given() {
 }
 
 #[test]
-fn indexes_that_lie() {
+fn wrong_indices_are_rejected() {
     let lie = |index: &str, parts: &[&str]| says(Checkpoint::open(indexed(index).path()), parts);
     let file = "model.safetensors.index.json";
     for path in [
@@ -454,7 +455,7 @@ fn a_tensor_in_two_files() {
         Checkpoint::open(dir.path()),
         &["m-00002.safetensors: it lacks tensor b, which the index says it holds"],
     );
-    // the index does not name this tensor, so neither copy takes precedence
+    // The index does not list this tensor, so neither copy has priority.
     let both = |name: &str| {
         format!(
             r#"{{"x":{{"dtype":"I8","shape":[2],"data_offsets":[0,2]}},"{name}":{{"dtype":"I8","shape":[2],"data_offsets":[2,4]}}}}"#
@@ -467,7 +468,7 @@ fn a_tensor_in_two_files() {
     says(Checkpoint::open(dir.path()), &parts);
 }
 
-/// A fine-tune in the folder of its base: the index says which copy counts.
+/// A fine-tune in the folder of its base model. The index decides which copy is used.
 #[test]
 fn an_index_decides_between_copies_of_a_tensor() {
     for (chosen, other) in
@@ -487,7 +488,7 @@ fn an_index_decides_between_copies_of_a_tensor() {
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let data = |name: &str| checkpoint.tensor(name).unwrap().data.to_vec();
         assert_eq!((data("a"), data("c"), checkpoint.tensors().len()), (vec![1, 1], vec![2, 2], 3));
-        // a rank without the chosen file takes no other copy, nor does an outline
+        // Without the chosen file, a rank does not use the other copy, and neither does an outline.
         std::fs::remove_file(dir.path().join(chosen)).unwrap();
         let of_rank = Checkpoint::open_for_rank(dir.path()).unwrap();
         assert!(of_rank.info("a").is_none() && of_rank.info("c").is_some());
@@ -502,7 +503,7 @@ fn an_index_decides_between_copies_of_a_tensor() {
 // ---- JSON files
 
 #[test]
-fn json_files_that_are_none() {
+fn invalid_json_files_are_rejected() {
     let weights = safetensors(ONE, 16);
     let lie = |config: &str, parts: &[&str]| says(Checkpoint::open(model(config, &weights).path()), parts);
     lie("", &["config.json", "no valid JSON"]);
@@ -529,7 +530,7 @@ fn json_files_that_are_none() {
     says(Checkpoint::open(dir.path()), &["config.json", "16777217 bytes", "limit of 16777216"]);
 }
 
-// ---- files that are not models
+// ---- Files that are not models
 
 #[track_caller]
 fn refused_path(path: &Path, parts: &[&str]) {
@@ -561,7 +562,7 @@ fn files_that_are_no_models() {
 }
 
 #[test]
-fn folders_that_hold_no_model() {
+fn folders_without_a_model_are_rejected() {
     let case = |files: &[(&str, &[u8])], parts: &[&str]| refused_path(folder(files).path(), parts);
     case(&[], &["no config.json"]);
     case(&[("params.json", b"[]")], &["params.json", "no JSON object"]);
@@ -603,7 +604,7 @@ fn pipes_and_devices_are_refused_without_waiting() {
 }
 
 #[test]
-fn the_writer_checks_what_it_is_given() {
+fn the_writer_rejects_invalid_tensors_and_keys() {
     let mut writer = Writer::new();
     assert!(writer.tensor("q", TensorType::Q4_0, &[32]).is_err(), "safetensors has no block formats");
     writer.tensor("a", TensorType::F32, &[1]).unwrap().tensor("a", TensorType::F32, &[1]).unwrap();

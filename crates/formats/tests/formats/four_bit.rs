@@ -1,4 +1,5 @@
-//! 4-bit weights of GPTQ, AWQ and compressed-tensors checkpoints: every number by hand, and every way in which their tensors can be wrong.
+//! 4-bit weights of GPTQ, AWQ and compressed-tensors checkpoints: all values computed by hand, and
+//! malformed tensors of every kind.
 
 use crate::support::says;
 use latent_formats::safetensors::Writer;
@@ -29,7 +30,7 @@ fn halves(bits: &[u16]) -> Vec<u8> {
     bits.iter().flat_map(|bits| bits.to_le_bytes()).collect()
 }
 
-/// Bits of f16: 1, 2, 0.5, 3.
+/// The bits of 1, 2, 0.5 and 3 as f16.
 const ONE: u16 = 0x3c00;
 const TWO: u16 = 0x4000;
 const HALF: u16 = 0x3800;
@@ -51,12 +52,13 @@ fn kind(bits: u32, ty: &str, symmetric: bool, group: u32) -> String {
     )
 }
 
-/// Eight outputs of 64 inputs in two groups: input k of output n has the quant (k + n) % 16, so that each word differs.
+/// Eight outputs of 64 inputs in two groups. Input k of output n has the quant (k + n) % 16, so
+/// that all words differ.
 fn quant(n: usize, k: usize) -> u32 {
     ((k + n) % 16) as u32
 }
 
-/// Zero points of GPTQ as they are: n in the first group, 15 - n in the second; less one they are stored.
+/// The zero points: n in the first group, 15 - n in the second. GPTQ stores them minus one.
 fn gptq() -> FourBitTensors {
     let word = |row: usize, n: usize| (0..8).fold(0, |word, i| word | quant(n, row * 8 + i) << (4 * i));
     let quants: Vec<u32> = (0..64).map(|i| word(i / 8, i % 8)).collect();
@@ -103,7 +105,8 @@ fn values(checkpoint: &Checkpoint, name: &str) -> Vec<f32> {
     bytes_of(checkpoint, name).chunks_exact(row).flat_map(|row| elements(info.ty, row)).collect()
 }
 
-/// Refused when it is opened, or, of what only the data tell, when its rows are asked for.
+/// Checks that a folder is rejected when it is opened, or for errors in the data, when rows are
+/// read.
 #[track_caller]
 fn refused(settings: &str, tensors: &FourBitTensors, parts: &[&str]) {
     let folder = folder(settings, tensors);
@@ -131,7 +134,7 @@ fn without(mut tensors: FourBitTensors, name: &str) -> FourBitTensors {
     tensors
 }
 
-// ---- what must be read
+// ---- Valid weights
 
 #[test]
 fn gptq_has_inputs_in_words_and_zero_points_less_one() {
@@ -189,7 +192,7 @@ fn awq_has_outputs_in_words_in_its_own_order() {
     }
 }
 
-/// compressed-tensors, asymmetric: eight outputs of 64 inputs, groups of 32.
+/// Asymmetric weights of compressed-tensors: eight outputs of 64 inputs in groups of 32.
 fn compressed() -> FourBitTensors {
     let word = |n: usize, col: usize| (0..8).fold(0, |word, i| word | quant(n, col * 8 + i) << (4 * i));
     let quants: Vec<u32> = (0..64).map(|i| word(i / 8, i % 8)).collect();
@@ -222,7 +225,7 @@ fn compressed_tensors_have_rows_in_words() {
 
 #[test]
 fn scales_that_f16_cannot_hold_have_a_factor() {
-    // 2^-30 and 3 · 2^-32, by their bf16 bits
+    // The bits of 2^-30 and 3 · 2^-32 as bf16.
     let scales = halves(&[[0x3080, 0x3040]; 8].concat());
     let tensors = without(with(compressed(), "l.weight_scale", BF16, &[8, 2], scales), "l.weight_zero_point");
     let folder = folder(&kinds(&format!("\"a\":{}", kind(4, "int", true, 32))), &tensors);
@@ -253,12 +256,12 @@ fn an_order_of_inputs_is_followed_and_makes_f16() {
         let found = if bits & 0x7fff == 0 { 0.0 } else { half(bits & 0x7fff) };
         assert_eq!(if bits >> 15 == 1 { -found } else { found }, expected, "{i}");
     }
-    // the same order in a file that says it has none
+    // The same order in a file whose settings exclude one.
     refused(SYMMETRIC, &tensors, &["l.g_idx", "column 0 belongs to group 1, expected 0", "desc_act"]);
 }
 
 #[test]
-fn settings_of_the_text_model_count_where_a_model_also_sees() {
+fn settings_of_text_config_apply_to_multimodal_models() {
     let folder = folder("null", &compressed());
     let settings = kinds(&format!("\"a\":{}", kind(4, "int", false, 32)));
     let config = format!("{{\"text_config\":{{\"quantization_config\":{settings}}}}}");
@@ -267,7 +270,7 @@ fn settings_of_the_text_model_count_where_a_model_also_sees() {
 }
 
 #[test]
-fn kinds_of_several_groups_stand_side_by_side() {
+fn config_groups_may_have_several_kinds() {
     let other = [
         ("m.weight_packed", I32, vec![8, 8], vec![0; 256]),
         ("m.weight_scale", F16, vec![8, 1], halves(&[ONE; 8])),
@@ -286,7 +289,7 @@ fn kinds_of_several_groups_stand_side_by_side() {
     );
 }
 
-// ---- settings
+// ---- Settings
 
 #[test]
 fn other_settings_are_refused_by_name_and_value() {
@@ -318,10 +321,10 @@ fn other_settings_are_refused_by_name_and_value() {
     refused(&marlin, &compressed(), &["format is \"marlin-24\""]);
 }
 
-// ---- tensors
+// ---- Tensors
 
 #[test]
-fn tensors_that_do_not_fit_are_refused_with_their_numbers() {
+fn mismatched_tensors_are_rejected_with_their_sizes() {
     let scales = || halves(&[ONE; 16]);
     refused(GPTQ, &without(gptq(), "l.qzeros"), &["l.qweight has no l.qzeros"]);
     refused(
@@ -350,7 +353,7 @@ fn tensors_that_do_not_fit_are_refused_with_their_numbers() {
 }
 
 #[test]
-fn data_that_do_not_fit_are_refused_with_their_place() {
+fn invalid_data_are_rejected_with_their_position() {
     for bad in [2u32, u32::MAX] {
         let mut order: Vec<u32> = (0..64).map(|i| i / 32).collect();
         order[40] = bad;
@@ -375,7 +378,7 @@ fn data_that_do_not_fit_are_refused_with_their_place() {
 }
 
 #[test]
-fn four_bit_floats_need_scales_that_are_numbers() {
+fn nan_and_negative_scales_of_four_bit_floats_are_rejected() {
     let float = |group: u32| kinds(&format!("\"a\":{}", kind(4, "float", true, group)));
     let nv = |scale: u8, global: f32| -> FourBitTensors {
         vec![
@@ -390,7 +393,7 @@ fn four_bit_floats_need_scales_that_are_numbers() {
     assert_eq!(checkpoint.tensors().len(), 2);
     let block = bytes_of(&checkpoint, "l.weight");
     assert_eq!(block[..4], [0x38, 0x40, 0x38, 0x30]);
-    // bytes 0 and 4 of the file hold inputs 0, 1 and 8, 9
+    // Bytes 0 and 4 of the file contain inputs 0, 1 and 8, 9.
     assert_eq!(block[4..6], [4 << 4, 0]);
     assert_eq!(bytes_of(&checkpoint, "l.weight_scale_inv"), 0.25f32.to_le_bytes());
     refused(&float(16), &nv(0x7f, 1.0), &["l.weight_scale: scale 2 is the code 0x7f"]);
@@ -421,7 +424,7 @@ fn four_bit_floats_need_scales_that_are_numbers() {
 }
 
 #[test]
-fn no_tensor_of_another_type_shape_or_content_makes_it_panic() {
+fn malformed_tensors_never_panic() {
     let float = kinds(&format!("\"a\":{}", kind(4, "float", true, 32)));
     let both = format!("\"a\":{},\"b\":{}", kind(4, "int", false, 32), kind(4, "int", true, 64));
     let both = kinds(&both);

@@ -1,4 +1,5 @@
-//! FP8 weights of published folders: the names that scales have, every number by hand, and every way in which scales can be wrong.
+//! FP8 weights of published folders: names of scales, all values computed by hand, and malformed
+//! scales of every kind.
 
 use crate::support::says;
 use latent_formats::safetensors::Writer;
@@ -29,7 +30,7 @@ fn floats(numbers: &[f32]) -> Vec<u8> {
     numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
 }
 
-/// E4M3 by its fields.
+/// Decodes E4M3 by its fields.
 fn e4m3(code: u8) -> f32 {
     let (sign, exponent) = (if code & 0x80 == 0 { 1.0 } else { -1.0 }, i32::from(code >> 3 & 15));
     let mantissa = f32::from(code & 7) / 8.0;
@@ -43,7 +44,7 @@ fn e4m3(code: u8) -> f32 {
 const ROWS: usize = 20;
 const COLS: usize = 33;
 
-/// Codes of all kinds but NaN.
+/// Codes of all kinds except NaN.
 fn codes() -> Vec<u8> {
     (0..ROWS * COLS)
         .map(|i| (i * 37 % 256) as u8)
@@ -59,7 +60,7 @@ fn scales(checkpoint: &Checkpoint) -> ScaleTable {
     checkpoint.scales("a.weight_scale_inv", F8_E4M3, [1, ROWS, COLS]).unwrap().unwrap()
 }
 
-/// The elements of `a.weight`, scales applied.
+/// The elements of `a.weight` times their scales.
 fn elements(checkpoint: &Checkpoint) -> Vec<f32> {
     let rows = checkpoint.rows("a.weight").unwrap().unwrap();
     let ScaleTable { numbers, grid } = scales(checkpoint);
@@ -68,11 +69,11 @@ fn elements(checkpoint: &Checkpoint) -> Vec<f32> {
     rows.bytes(0..ROWS).iter().enumerate().map(|(i, code)| e4m3(*code) * numbers[place(i)]).collect()
 }
 
-/// config.json; name, type, shape and bytes of the scales; what they multiply.
+/// config.json; name, type, shape and bytes of the scales; the factor of each element.
 type ScaleCase<'a> = (&'a str, &'static str, TensorType, &'a [usize], Vec<u8>, ScaleGrid);
 
 #[test]
-fn scales_of_every_name_and_shape_multiply_what_they_should() {
+fn scales_of_every_name_and_shape_apply_to_the_right_elements() {
     let channels: Vec<f32> = (0..ROWS).map(|row| 0.25 + row as f32).collect();
     let halves: Vec<u8> =
         channels.iter().flat_map(|scale| ((scale.to_bits() >> 16) as u16).to_le_bytes()).collect();
@@ -131,7 +132,7 @@ fn scales_of_every_name_and_shape_multiply_what_they_should() {
             };
             assert_eq!(found[i], e4m3(code) * scale, "{name} {shape:?}: element {i}");
         }
-        // a header has the same names and shapes
+        // The header alone has the same names and shapes.
         let outline = Outline::open(folder.path()).unwrap();
         let CheckpointSource::HuggingFace(source) = outline.source() else { panic!("a folder") };
         assert!(matches!(announced_type(source), Ok(None | Some(F8_E4M3))), "{config}");
@@ -172,7 +173,7 @@ fn e5m2_becomes_f16_code_by_code() {
     assert_eq!((info.ty, info.bytes, info.is_stored()), (F16, 512, false));
     let rows = checkpoint.rows("a.weight").unwrap().unwrap();
     for (code, half) in rows.bytes(0..16).chunks_exact(2).enumerate() {
-        // sign, five exponent bits and two mantissa bits are the upper byte
+        // Sign, five exponent bits and two mantissa bits are the upper byte of an f16.
         assert_eq!((half[0], usize::from(half[1])), (0, code));
     }
     assert_eq!(rows.bytes(3..5).len(), 64);
@@ -186,7 +187,7 @@ fn e5m2_becomes_f16_code_by_code() {
 }
 
 #[test]
-fn scales_that_are_missing_misshapen_or_no_numbers_are_errors() {
+fn missing_misshapen_and_nan_scales_are_errors() {
     #[track_caller]
     fn refused(tensors: &Fp8Tensors, parts: &[&str]) {
         let folder = folder("{}", tensors);
@@ -214,7 +215,7 @@ fn scales_that_are_missing_misshapen_or_no_numbers_are_errors() {
     }
 }
 
-/// ModelOpt's NVFP4: 64 codes of each output, a scale of E4M3 for 16 of them, and one of F32 that multiplies.
+/// ModelOpt's NVFP4: 64 codes per output, an E4M3 scale per 16 codes, and an F32 factor.
 fn nvfp4(scale: u8, global: f32) -> Fp8Tensors {
     vec![
         ("a.weight", I8, vec![1, 32], (0..32).map(|i| i * 7).collect()),
@@ -228,7 +229,7 @@ fn nvfp4(scale: u8, global: f32) -> Fp8Tensors {
 fn nvfp4_of_modelopt_has_a_factor() {
     for config in [
         r#"{"quantization_config":{"quant_method":"modelopt","quant_algo":"NVFP4"}}"#,
-        // the settings in hf_quant_config.json, of older versions
+        // Older versions have the settings in hf_quant_config.json.
         "{}",
     ] {
         let folder = folder(config, &nvfp4(0x38, 0.25));
@@ -241,7 +242,8 @@ fn nvfp4_of_modelopt_has_a_factor() {
         assert_eq!(names, ["a.weight", "a.weight_scale_inv"]);
         let block = checkpoint.rows("a.weight").unwrap().unwrap().bytes(0..1).into_owned();
         assert_eq!(block[..4], [0x38, 0x40, 0x38, 0x30]);
-        // a byte of the block holds codes i and i + 8 of sixteen; a byte of the file codes 2i and 2i + 1
+        // A byte of a block contains codes i and i + 8 of sixteen, a byte of the file codes 2i and
+        // 2i + 1.
         let code = |i: usize| ((i as u8 / 2 * 7) >> (4 * (i % 2))) & 15;
         for (group, bytes) in block[4..].chunks_exact(8).enumerate() {
             for (i, byte) in bytes.iter().enumerate() {
@@ -281,7 +283,7 @@ fn nvfp4_of_modelopt_has_a_factor() {
     refused(odd, &["48 inputs are not divisible by 64"]);
 }
 
-/// A params.json of Mistral Large 3's form.
+/// A params.json like that of Mistral Large 3.
 fn params() -> serde_json::Value {
     json!({
         "dim": 32, "n_layers": 2, "head_dim": 24, "hidden_dim": 64, "n_heads": 2, "n_kv_heads": 2, "rope_theta": 10000.0,
@@ -298,7 +300,7 @@ fn params() -> serde_json::Value {
 }
 
 #[test]
-fn a_folder_of_mistral_reads_as_one_of_hugging_face() {
+fn a_mistral_folder_is_read_like_a_hugging_face_folder() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = |name| (name, F8_E4M3, vec![4, 4], vec![0x38; 16]);
     let plain = |name| (name, BF16, vec![2], vec![0; 4]);
@@ -397,7 +399,7 @@ fn a_folder_of_mistral_reads_as_one_of_hugging_face() {
     }
     assert_eq!(config["rope_scaling"]["apply_yarn_scaling"], json!(false));
     assert_eq!(config["rope_scaling"]["beta_fast"], json!(32));
-    // the same of the file alone, under any name
+    // The same for the file alone, with any name.
     let alone = folder.path().join("other.json");
     std::fs::write(&alone, params().to_string()).unwrap();
     for path in [alone, folder.path().join("params.json")] {
@@ -405,12 +407,12 @@ fn a_folder_of_mistral_reads_as_one_of_hugging_face() {
         let CheckpointSource::HuggingFace(of_file) = outline.source() else { panic!("a folder") };
         assert_eq!((&of_file.config, outline.refusal().is_none()), (&source.config, true));
     }
-    // a format that no loader reads is named
+    // An unknown format is named in the error.
     let mut other = params();
     other["quantization"]["qformat_weight"] = json!("fp6_e3m2");
     std::fs::write(folder.path().join("params.json"), other.to_string()).unwrap();
     says(Checkpoint::open(folder.path()), &["quant_method \"mistral fp6_e3m2\" is not supported"]);
-    // a file of the index that is missing
+    // A missing file of the index.
     std::fs::write(folder.path().join("params.json"), params().to_string()).unwrap();
     std::fs::remove_file(folder.path().join(name)).unwrap();
     says(Checkpoint::open(folder.path()), &["consolidated.safetensors.index.json", name]);

@@ -1,4 +1,4 @@
-//! GGUF files that must be read: written by hand and by our writer, whole, in shards, and header alone.
+//! Valid GGUF files: built by hand and by the writer, complete, in shards, and header only.
 
 use crate::support::*;
 use latent_formats::gguf::{GgufError, Header, Metadata, Value, Writer, WriterValue};
@@ -20,7 +20,7 @@ fn metadata(checkpoint: &Checkpoint) -> &Metadata {
 }
 
 #[test]
-fn every_type_of_value_comes_back() {
+fn every_type_of_value_is_read_back() {
     let mut writer = Writer::new();
     let values = [
         ("u8", WriterValue::U8(u8::MAX), Value::Unsigned(u8::MAX.into())),
@@ -48,7 +48,7 @@ fn every_type_of_value_comes_back() {
 }
 
 #[test]
-fn every_type_of_array_comes_back() {
+fn every_type_of_array_is_read_back() {
     let lists = [
         ("u8", WriterValue::U8s(vec![0, 255]), vec![0.0, 255.0]),
         ("i8", WriterValue::I8s(vec![-128, 127]), vec![-128.0, 127.0]),
@@ -123,7 +123,7 @@ fn alignments_from_1_to_4096_come_back() {
 }
 
 #[test]
-fn a_header_alone_says_how_much_more_it_needs() {
+fn a_truncated_header_reports_the_bytes_it_needs() {
     let file = RawGguf::valid().bytes();
     let whole = Header::parse(&file, file.len() as u64).unwrap();
     let mut have = 0;
@@ -141,7 +141,7 @@ fn a_header_alone_says_how_much_more_it_needs() {
     };
     assert!(rounds > 5 && have as u64 <= whole.data_start, "the data were not needed");
     assert_eq!(header.tensors, whole.tensors);
-    // of a download of which the length is known, the tensors' places are checked too
+    // If the length of a download is known, the positions of tensors are checked too.
     let cut = Header::parse(&file[..have], file.len() as u64 - 1);
     assert!(matches!(cut, Err(GgufError::PastEnd { .. })));
 }
@@ -166,10 +166,10 @@ fn fingerprints_follow_metadata_and_shapes_but_not_weights() {
     }
 }
 
-// ---- the writer refuses what the reader would refuse
+// ---- The writer rejects what the reader would reject
 
 #[test]
-fn the_writer_checks_what_it_is_given() {
+fn the_writer_rejects_invalid_tensors_and_keys() {
     let mut out = Vec::new();
     let message = |writer: &Writer| writer.write(&mut Vec::new(), |_, _| Ok(())).unwrap_err().to_string();
     let mut twice = Writer::new();
@@ -199,9 +199,9 @@ fn the_writer_checks_what_it_is_given() {
     assert!(message(&huge).contains("overflows at tensor"));
 }
 
-// ---- shards
+// ---- Shards
 
-/// Writes shard `number` of `count`, which holds one tensor, `t` and its number.
+/// Writes shard `number` of `count`, which contains one tensor named `t` and its number.
 fn shard(folder: &Path, number: usize, count: usize, change: impl FnOnce(&mut RawGguf)) {
     let mut file = RawGguf::valid();
     let short = |n: usize| (n as u16).to_le_bytes().to_vec();
@@ -240,7 +240,7 @@ fn a_set_opens_from_any_of_its_shards() {
 }
 
 #[test]
-fn shards_that_were_joined_are_named_as_such() {
+fn concatenated_shards_are_recognized() {
     let folder = tempfile::tempdir().unwrap();
     (0..2).for_each(|number| shard(folder.path(), number, 2, |_| {}));
     let bytes = |number| std::fs::read(shard_name(folder.path(), number, 2)).unwrap();
@@ -254,7 +254,7 @@ fn shards_that_were_joined_are_named_as_such() {
 }
 
 #[test]
-fn sets_that_do_not_agree() {
+fn inconsistent_shard_sets_are_rejected() {
     let case = |second: &dyn Fn(&mut RawGguf), parts: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         shard(folder.path(), 0, 2, |_| {});
@@ -273,7 +273,7 @@ fn sets_that_do_not_agree() {
     shard(folder.path(), 0, 2, |_| {});
     let first = shard_name(folder.path(), 0, 2);
     says(Checkpoint::open(&first), &["shard 2 of 2 is missing", "m-00002-of-00002.gguf"]);
-    // the second is a copy of the first
+    // The second is a copy of the first.
     std::fs::copy(&first, shard_name(folder.path(), 1, 2)).unwrap();
     says(Checkpoint::open(&first), &["m-00002-of-00002.gguf", "does not say shard 2 of 2"]);
     let renamed = folder.path().join("renamed.gguf");
@@ -282,7 +282,7 @@ fn sets_that_do_not_agree() {
 }
 
 #[test]
-fn numbers_of_shards_that_lie() {
+fn wrong_shard_numbers_are_rejected() {
     let lie = |number: &[u8], count: &[u8], parts: &[&str]| {
         let file = RawGguf::valid().with_key("split.no", 2, number).with_key("split.count", 2, count);
         refused(file.bytes(), parts);
@@ -297,8 +297,8 @@ fn numbers_of_shards_that_lie() {
 }
 
 #[test]
-fn names_in_the_header_never_choose_a_path() {
-    // the set's paths come from the name that was given, whatever keys and tensors are called
+fn names_in_the_header_never_determine_a_path() {
+    // The paths of a set depend only on the given path, not on names of keys or tensors.
     let folder = tempfile::tempdir().unwrap();
     shard(folder.path(), 0, 2, |f| f.keys[0].2 = string("../../etc/passwd"));
     shard(folder.path(), 1, 2, |f| f.tensors[0].name = b"../../../escape".to_vec());

@@ -1,4 +1,5 @@
-//! Malformed GGUF files: the cases of llama.cpp's test-gguf, and those behind published vulnerabilities of loaders.
+//! Malformed GGUF files: the cases of llama.cpp's test-gguf, and published vulnerabilities of
+//! loaders.
 
 use crate::support::*;
 
@@ -9,13 +10,13 @@ fn with(change: impl FnOnce(&mut RawGguf)) -> Vec<u8> {
 }
 
 #[test]
-fn the_file_that_all_cases_change_is_valid() {
+fn the_unchanged_file_is_valid() {
     let checkpoint = open(RawGguf::valid().bytes()).unwrap();
     assert_eq!(checkpoint.tensor("a").unwrap().info.shape, [2, 4]);
     assert_eq!(checkpoint.tensor("b").unwrap().data, (32..64).collect::<Vec<u8>>());
 }
 
-// ---- test-gguf: the head
+// ---- test-gguf: the prelude
 
 #[test]
 fn bad_magic() {
@@ -87,7 +88,7 @@ fn empty_key() {
 }
 
 #[test]
-fn key_that_is_no_text() {
+fn key_that_is_not_utf8() {
     refused(with(|f| f.keys[1].0 = vec![0xff, 0xfe]), &["metadata key number 1", "UTF-8"]);
 }
 
@@ -133,7 +134,7 @@ fn alignment_of_another_type() {
     refused(float.bytes(), &["general.alignment", "32", "not an unsigned integer"]);
 }
 
-/// A file of 57 bytes with alignment 0 divided by zero in another engine.
+/// A file of 57 bytes with alignment 0 caused a division by zero in another engine.
 #[test]
 fn alignment_0_of_a_file_of_57_bytes() {
     let file =
@@ -144,7 +145,7 @@ fn alignment_0_of_a_file_of_57_bytes() {
 }
 
 #[test]
-fn alignment_that_is_no_power_of_two_or_overflows_padding() {
+fn alignment_that_is_not_a_power_of_two_or_overflows_padding() {
     for bad in [3u32, 33, 1 << 21, 1 << 31, u32::MAX] {
         let file = RawGguf::valid().with_key("general.alignment", U32, &bad.to_le_bytes());
         refused(file.bytes(), &["general.alignment", &bad.to_string(), "power of two of at most 1048576"]);
@@ -165,7 +166,7 @@ fn tensor_name_too_long() {
 }
 
 #[test]
-fn tensor_without_name_or_with_bytes_that_are_no_text() {
+fn tensor_name_that_is_empty_or_not_utf8() {
     refused(with(|f| f.tensors[1].name.clear()), &["tensor number 1", "empty"]);
     refused(with(|f| f.tensors[1].name = vec![0x80]), &["tensor number 1", "UTF-8"]);
 }
@@ -198,7 +199,7 @@ fn dimension_0_is_an_empty_tensor() {
 fn product_of_dimensions_overflows() {
     refused(with(|f| f.tensors[1].sizes = vec![1 << 40; 3]), &["tensor b", "overflows"]);
     refused(with(|f| f.tensors[1].sizes = vec![i64::MAX as u64; 4]), &["tensor b"]);
-    // no elements at all, but some of the dimensions overflow
+    // No elements, but the product of some dimensions overflows.
     for sizes in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0]] {
         refused(with(|f| f.tensors[1].sizes = sizes.to_vec()), &["tensor b", "overflows"]);
     }
@@ -206,18 +207,19 @@ fn product_of_dimensions_overflows() {
 
 #[test]
 fn number_of_bytes_overflows() {
-    // 2^62 numbers of four bytes wrap to 0
+    // The size of 2^62 numbers of four bytes wraps to 0.
     refused(with(|f| f.tensors[1].sizes = vec![1 << 62]), &["tensor b"]);
     refused(with(|f| f.tensors[1].sizes = vec![1 << 31, 1 << 31]), &["tensor b", "overflows"]);
 }
 
-/// 4 × (2^30 − 1) × (2^30 + 1) numbers of F32 take 2^64 − 16 bytes, which padding to 32 wraps to 0.
+/// 4 × (2^30 − 1) × (2^30 + 1) numbers of F32 have 2^64 − 16 bytes. Padded to 32, the size wraps to
+/// 0.
 #[test]
 fn padded_size_wraps() {
     refused(with(|f| f.tensors[1].sizes = vec![4, (1 << 30) - 1, (1 << 30) + 1]), &["tensor b", "overflows"]);
 }
 
-/// An exabyte of numbers over four megabytes of file (CVE-2026-33298).
+/// A tensor of an exabyte in a file of four megabytes (CVE-2026-33298).
 #[test]
 fn an_exabyte_in_a_small_file() {
     refused(
@@ -234,7 +236,7 @@ fn unknown_and_retired_types_of_tensors() {
 }
 
 #[test]
-fn rows_that_are_no_whole_blocks() {
+fn rows_with_incomplete_blocks() {
     refused(with(|f| f.tensors[1].ty = 8), &["tensor b", "rows of 8", "blocks of 32", "Q8_0"]);
     refused(
         with(|f| (f.tensors[1].ty, f.tensors[1].sizes[0]) = (12, 255)),
@@ -262,7 +264,7 @@ fn duplicate_tensor() {
 #[test]
 fn overlapping_tensors() {
     refused(with(|f| f.tensors[1].offset = 0), &["tensors a and b overlap at byte"]);
-    // also when the list is in another order than the data
+    // Also if the list has another order than the data.
     refused(
         with(|f| {
             f.tensors.swap(0, 1);
@@ -293,7 +295,7 @@ fn every_truncation_is_refused() {
 
 #[test]
 fn sizes_whose_sum_overflows() {
-    // each fits in 63 bits, together they do not
+    // Each size fits into 63 bits, but not their sum.
     let huge = |name: &str, offset| tensor(name, &[1 << 60], 0, offset);
     refused(
         with(|f| f.tensors = vec![huge("a", 0), huge("b", 1 << 62), huge("c", 1 << 63)]),
@@ -301,7 +303,8 @@ fn sizes_whose_sum_overflows() {
     );
 }
 
-// ---- vulnerabilities of other loaders (CVE-2024-21802, -21825, -21836, -23496, -23605; CVE-2025-66960)
+// ---- vulnerabilities of other loaders (CVE-2024-21802, -21825, -21836, -23496, -23605;
+// CVE-2025-66960)
 
 #[test]
 fn length_of_a_string_that_wraps() {
@@ -323,7 +326,7 @@ fn length_of_an_array_that_wraps() {
     }
 }
 
-/// 160 bytes that claim 2^28 elements must not make anything allocate gigabytes.
+/// 160 bytes that claim 2^28 elements must not cause an allocation of gigabytes.
 #[test]
 fn array_larger_than_the_file() {
     for (ty, size) in [(0, 1), (1, 1), (2, 2), (3, 2), (4, 4), (6, 4), (7, 1), (8, 8), (10, 8), (12, 8)] {
@@ -333,7 +336,7 @@ fn array_larger_than_the_file() {
     }
 }
 
-/// A token whose length is cut to 32 bits elsewhere (CVE-2025-49847).
+/// A token whose length another loader truncates to 32 bits (CVE-2025-49847).
 #[test]
 fn length_of_a_token_beyond_32_bits() {
     let elements = [&string("ok")[..], &((1u64 << 32) + 2).to_le_bytes(), b"xy"].concat();
@@ -341,7 +344,7 @@ fn length_of_a_token_beyond_32_bits() {
     refused(file.bytes(), &["string 1 of metadata key tokenizer.ggml.tokens", "4294967298", "limit"]);
 }
 
-/// An engine that believed offsets when it wrote files leaked its memory (CVE-2026-7482).
+/// An engine trusted offsets when it wrote files, and leaked its memory (CVE-2026-7482).
 #[test]
 fn size_and_offset_past_the_end_never_give_bytes() {
     refused(with(|f| f.tensors[1].sizes = vec![9]), &["tensor b", "passes the end of the file"]);

@@ -1,4 +1,4 @@
-//! Files of models over the public interface.
+//! Tests of model files through the public API.
 #![allow(missing_docs, reason = "tests")]
 
 mod folders;

@@ -1,5 +1,6 @@
-//! Mutated files: fields of a valid header changed to the values at which loaders break, bits flipped, ends cut off. Whatever the
-//! result, it is an error or a checkpoint whose every tensor and value can be read; nothing panics.
+//! Mutated files: fields of a valid header changed to the values at which loaders break, bits
+//! flipped, ends cut off. Whatever the result, it is an error or a checkpoint whose every tensor
+//! and value can be read; nothing panics.
 #![allow(clippy::print_stdout, reason = "what was counted")]
 
 use crate::support::*;
@@ -10,13 +11,13 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::cell::Cell;
 
-/// Files a run: the tests together mutate more than 30 000.
+/// Number of files per run. All tests together mutate more than 30 000.
 const GGUF_FILES: u32 = 16_000;
 const SAFETENSORS_FILES: u32 = 8_000;
 const INDEX_FILES: u32 = 500;
 const PACKED_FILES: u32 = 8_000;
 
-/// Numbers at which sizes wrap, signs turn, limits end.
+/// Numbers at which sizes wrap, signs change, or limits are reached.
 fn hostile() -> impl Strategy<Value = u64> {
     prop_oneof![
         0u64..70,
@@ -26,7 +27,7 @@ fn hostile() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// One change of a GGUF file's fields.
+/// A change of a field of a GGUF file.
 #[derive(Clone, Debug)]
 enum HeaderMutation {
     Version(u32),
@@ -115,7 +116,7 @@ fn apply(file: &mut RawGguf, change: HeaderMutation) {
     }
 }
 
-/// Changes of the bytes themselves: flips, then a cut.
+/// Changes of bytes: flipped bits, then truncation.
 fn damage() -> impl Strategy<Value = (Vec<(prop::sample::Index, u8)>, Option<prop::sample::Index>)> {
     let flips = prop_oneof![
         3 => Just(Vec::new()),
@@ -139,7 +140,7 @@ fn damaged(
     bytes
 }
 
-/// Reads everything that a header promises.
+/// Reads all values and tensors of a header.
 fn read_all(header: &Header, len: usize) {
     for tensor in &header.tensors {
         assert!(tensor.start + tensor.bytes <= len as u64 && tensor.start >= header.data_start);
@@ -178,7 +179,7 @@ fn gguf() {
                 refused.set(refused.get() + 1);
             }
         }
-        // the same bytes as the beginning of a longer file
+        // The same bytes as the start of a longer file.
         let _ = Header::parse(&bytes, u64::MAX);
         Ok(())
     });
@@ -186,7 +187,8 @@ fn gguf() {
     assert_both(read.get(), refused.get(), GGUF_FILES);
 }
 
-/// Packed files whose prelude is as it should be: what the lengths and the checksum would catch is let through.
+/// Packed files with a correct prelude for the changed body, so that lengths and checksum do not
+/// reject them first.
 #[test]
 fn packed_files() {
     let folder = tempfile::tempdir().unwrap();
@@ -227,7 +229,7 @@ fn packed_files() {
     assert_both(read.get(), refused.get(), PACKED_FILES);
 }
 
-/// The same files with the prelude of the undamaged one.
+/// The same files with the original prelude.
 #[test]
 fn damaged_packed_files_are_refused() {
     let whole = packed(&packed_body().bytes());
@@ -235,7 +237,7 @@ fn damaged_packed_files_are_refused() {
     let header = 4096 + 4096;
     let checked = runner(2000).run(&damage(), |(flips, cut)| {
         let bytes = damaged(whole.clone(), &flips, cut);
-        // padding of the prelude and the weights themselves are not looked at
+        // The padding of the prelude and the weights have no checksum.
         if bytes.len() == whole.len()
             && (bytes[..40] == whole[..40] && bytes[4096..header] == whole[4096..header])
         {
@@ -247,7 +249,7 @@ fn damaged_packed_files_are_refused() {
     checked.unwrap();
 }
 
-/// Both outcomes must be common, or the mutations test little.
+/// Both outcomes must be common. Otherwise the mutations test little.
 fn assert_both(read: u32, refused: u32, files: u32) {
     println!("{files} files: {read} read, {refused} refused");
     assert!(
@@ -256,7 +258,7 @@ fn assert_both(read: u32, refused: u32, files: u32) {
     );
 }
 
-/// A safetensors header as text, of which one token is replaced.
+/// The text of a safetensors header with one token replaced.
 fn header_text() -> impl Strategy<Value = String> {
     let number = prop_oneof![
         6 => Just(None),
@@ -307,7 +309,7 @@ fn safetensors_headers() {
     assert_both(read.get(), refused.get(), SAFETENSORS_FILES);
 }
 
-/// Whole folders, with the files as they lie on a disk: config.json, index and weights damaged alike.
+/// Folders in which one file is damaged: config.json, tokenizer_config.json, index or weights.
 #[test]
 fn folders() {
     let (read, refused) = (Cell::new(0), Cell::new(0));

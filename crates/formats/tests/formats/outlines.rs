@@ -1,4 +1,4 @@
-//! Outlines: what can be seen of a model whose data are missing.
+//! Outlines of models whose data are missing.
 
 use latent_formats::gguf::{Writer, WriterValue};
 use latent_formats::{Checkpoint, Outline, OutlineData, safetensors};
@@ -25,13 +25,13 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
     assert_eq!((whole.data(), whole.tensors().len()), (OutlineData::Whole, 2));
     assert!(whole.whole().is_some());
     let mut cut_inside_data = 0;
-    // with the padding of the last tensor
+    // Including the padding of the last tensor.
     let data = 4 * 32 + 96;
     for len in 1..file.len() {
         std::fs::write(&path, &file[..len]).unwrap();
-        // either the header is there, or the error says what is wrong
+        // Either the header is complete, or opening fails with a message.
         match Outline::open(&path) {
-            // only padding behind the last tensor is gone
+            // Only the padding after the last tensor is missing.
             Ok(outline) if outline.whole().is_some() => assert!(file.len() - len < 32),
             Ok(outline) => {
                 assert_eq!(
@@ -42,7 +42,7 @@ fn a_gguf_file_cut_after_its_header_has_its_tensors() {
                 assert_eq!(outline.tensor("b").unwrap().shape, [2, 32]);
                 let reason = Checkpoint::open(&path).err().unwrap().to_string();
                 let refusal = outline.refusal().map(ToString::to_string);
-                // a file of only a header is not damaged
+                // A file that consists of a header only is not damaged.
                 assert_eq!(refusal, (len > file.len() - data).then_some(reason), "{len}");
                 assert!(outline.whole().is_none());
                 cut_inside_data += 1;
@@ -80,7 +80,7 @@ fn a_safetensors_folder_has_an_outline_at_every_stage_of_its_download() {
 }
 
 #[test]
-fn shards_that_are_missing_leave_the_others() {
+fn missing_shards_do_not_hide_the_existing_ones() {
     let folder = tempfile::tempdir().unwrap();
     for number in 0..2u16 {
         let mut writer = Writer::new();
@@ -106,9 +106,9 @@ fn shards_that_are_missing_leave_the_others() {
     assert_eq!((source.shards, source.metadata.str("general.architecture").unwrap()), (2, Some("deepseek2")));
 }
 
-/// What is wrong with a folder other than missing data is an error, whichever files are there.
+/// Problems of a folder other than missing data are errors, whichever files are present.
 #[test]
-fn folders_that_are_damaged_have_no_outline() {
+fn damaged_folders_have_no_outline() {
     let folder = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| std::fs::write(folder.path().join(name), bytes).unwrap();
     let refused = || {
@@ -127,7 +127,8 @@ fn folders_that_are_damaged_have_no_outline() {
     assert!(refused().contains("empty"));
     write("model.safetensors.index.json", b"{}");
     assert!(refused().contains("no object weight_map"));
-    // of an index none of whose files is there, config.json speaks alone; of one with some, those do
+    // If no file of the index exists, the outline has config.json only. Otherwise it has the
+    // existing files.
     write("model.safetensors.index.json", br#"{"weight_map":{"x":"1.safetensors","y":"2.safetensors"}}"#);
     assert_eq!(Outline::open(folder.path()).unwrap().data(), OutlineData::Config);
     assert!(Outline::open(folder.path()).unwrap().refusal().is_none());

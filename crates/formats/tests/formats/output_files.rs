@@ -47,7 +47,7 @@ fn the_files_of_an_open_model_are_refused_under_any_name_until_it_is_closed() {
     drop(open);
     assert_eq!(std::fs::read(&path).unwrap(), before);
     output_file::write(&path, b"new").unwrap();
-    // a folder: weights, config.json and what else belongs to it; also without weights
+    // All files of a folder are protected, with and without weights.
     let hf = folder.path().join("hf");
     std::fs::create_dir(&hf).unwrap();
     for name in ["config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"] {

@@ -1,4 +1,5 @@
-//! Packed files: what was written is read back, and what lies is refused with a message that says what to do.
+//! Packed files: written files are read back, and malformed ones are rejected with a message that
+//! says what to do.
 
 use crate::support::*;
 use latent_formats::gguf::{Writer, WriterValue};
@@ -13,7 +14,7 @@ fn written(folder: &Path, name: &str, bytes: &[u8]) -> PathBuf {
     path
 }
 
-/// A GGUF file of two tensors, the numbers of the second beginning with `first`.
+/// A GGUF file of two tensors. The numbers of the second begin with `first`.
 fn source(folder: &Path, name: &str, first: u8) -> PathBuf {
     let mut writer = Writer::new();
     writer.key("general.architecture", WriterValue::String("deepseek2".into()));
@@ -37,11 +38,11 @@ fn pack(model: &Checkpoint) -> Vec<u8> {
 }
 
 #[test]
-fn a_layout_that_this_version_does_not_know_is_named() {
+fn an_unknown_layout_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let model = Checkpoint::open(&source(folder.path(), "model.gguf", 1)).unwrap();
     let file = pack(&model);
-    // the body alone: the prelude has a checksum of it
+    // The body alone, because the prelude has a checksum of it.
     let at = file.windows(7).position(|bytes| bytes == b"tiles16").unwrap();
     for (name, expected) in [(b"tiles32", "tiles32"), (b"gpu4x64", "gpu4x64")] {
         let mut other = file[4096..].to_vec();
@@ -53,7 +54,7 @@ fn a_layout_that_this_version_does_not_know_is_named() {
 }
 
 #[test]
-fn what_is_written_is_read_back() {
+fn a_packed_file_is_read_back() {
     let folder = tempfile::tempdir().unwrap();
     let model = Checkpoint::open(&source(folder.path(), "model.gguf", 1)).unwrap();
     let path = written(folder.path(), "model.latent", &pack(&model));
@@ -78,7 +79,7 @@ fn what_is_written_is_read_back() {
 }
 
 #[test]
-fn another_file_and_a_changed_one_are_told_apart() {
+fn other_and_changed_sources_have_other_identities() {
     let folder = tempfile::tempdir().unwrap();
     let identity =
         |name: &str, first| Checkpoint::open(&source(folder.path(), name, first)).unwrap().identity();
@@ -91,7 +92,7 @@ fn another_file_and_a_changed_one_are_told_apart() {
 }
 
 #[test]
-fn what_lies_is_refused() {
+fn malformed_packed_files_are_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let refused = |bytes: &[u8], words: &[&str]| {
         let path = written(folder.path(), "model.latent", bytes);

@@ -1,4 +1,4 @@
-//! Parts of tensors, as one of several ranks reads them.
+//! Parts of tensors that one of several ranks reads.
 
 use crate::support::*;
 use latent_formats::gguf::Writer;
@@ -6,7 +6,7 @@ use latent_formats::{Checkpoint, TensorPart};
 use latent_types::TensorType;
 use std::ops::Range;
 
-/// Three matrices of four rows of six numbers, which count up, and two rows of two blocks.
+/// Three matrices of four rows of six consecutive numbers, and two rows of two blocks.
 fn checkpoint() -> Checkpoint {
     let mut writer = Writer::new();
     writer.tensor("counts", TensorType::F32, &[3, 4, 6]).unwrap();

@@ -1,4 +1,4 @@
-//! Some files of a model, as one of several ranks may have them.
+//! Models of which one of several ranks has only some files.
 
 use crate::support::*;
 use latent_formats::gguf::{Writer, WriterValue};
@@ -7,7 +7,7 @@ use latent_formats::{Checkpoint, FileIdentity, FormatError, TensorPart};
 use latent_types::TensorType;
 use std::path::{Path, PathBuf};
 
-/// Three shards of a tensor each, all of whose numbers are `number`.
+/// Three shards with one tensor each. All elements are `number`.
 fn shards(folder: &Path, number: u8) -> Vec<PathBuf> {
     let write = |shard: u16| {
         let mut writer = Writer::new();
@@ -24,7 +24,7 @@ fn shards(folder: &Path, number: u8) -> Vec<PathBuf> {
     (0..3).map(write).collect()
 }
 
-/// A folder whose two files have the tensors of one module between them.
+/// A folder in which the tensors of one module are in two files.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);
@@ -54,7 +54,7 @@ fn all(tensor: &str) -> TensorPart {
 }
 
 #[test]
-fn shards_that_are_not_here_are_an_error_where_their_tensors_are_read() {
+fn reading_tensors_of_missing_shards_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     let paths = shards(folder.path(), 1);
     let whole = Checkpoint::open(&paths[0]).unwrap();
@@ -68,10 +68,10 @@ fn shards_that_are_not_here_are_an_error_where_their_tensors_are_read() {
         );
         assert!(!part.is_whole() && part.check_whole().is_err() && whole.check_whole().is_ok());
         assert_eq!(part.set_identity(), whole.set_identity());
-        // the files that both have are the same
+        // Files that both have are identical.
         let others: Vec<FileIdentity> = whole.file_identities();
         assert_eq!(part.file_identities(), [others[0].clone(), others[2].clone()]);
-        // what other ranks have
+        // Completed by the files of other ranks.
         let completed = part.with_tensors_of(&whole.tensors_by_file(), 7);
         assert_eq!((names(&completed), completed.fingerprint()), (vec!["t0", "t2", "t1"], 7));
         assert_eq!(completed.files_of_nobody(), (&[][..], Some(0)));
@@ -82,7 +82,7 @@ fn shards_that_are_not_here_are_an_error_where_their_tensors_are_read() {
             let Some(FormatError::Absent { files, tensor, .. }) = problem else { panic!("{problem:?}") };
             assert_eq!((&files[..], tensor.as_str()), (&["m-00002-of-00003.gguf".to_owned()][..], "t1"));
         }
-        // what no other rank has either
+        // No other rank has the missing file either.
         let alone = part.with_tensors_of(&part.tensors_by_file(), 7);
         assert_eq!(alone.files_of_nobody(), (&["m-00002-of-00003.gguf".to_owned()][..], Some(1)));
     }
@@ -94,7 +94,7 @@ fn shards_that_are_not_here_are_an_error_where_their_tensors_are_read() {
 }
 
 #[test]
-fn other_contents_are_another_identity() {
+fn other_weights_have_another_identity() {
     let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let open = |folder: &Path, number| Checkpoint::open(&shards(folder, number)[0]).unwrap();
     let (one, other) = (open(one.path(), 1), open(other.path(), 2));
@@ -106,7 +106,7 @@ fn other_contents_are_another_identity() {
 }
 
 #[test]
-fn what_belongs_to_a_tensor_that_is_not_here_is_of_no_use() {
+fn tensors_of_an_incomplete_module_are_dropped() {
     let folder = folder();
     let whole = Checkpoint::open(folder.path()).unwrap();
     assert_eq!(whole.files_of("b.weight"), ["m-1.safetensors"]);
@@ -122,7 +122,7 @@ fn what_belongs_to_a_tensor_that_is_not_here_is_of_no_use() {
     let parts = ["a.weight", "b.weight", "c"].map(|name| TensorPart::all(name, [1, 1, 4]));
     let problem = completed.parts(&parts).err().unwrap().to_string();
     assert!(problem.contains("tensor b.weight and 1 others of m-2.safetensors"), "{problem}");
-    // config.json and the index must be here, and a file at least
+    // config.json, the index and at least one of its files are required.
     std::fs::remove_file(folder.path().join("m-1.safetensors")).unwrap();
     says(Checkpoint::open_for_rank(folder.path()), &["m-1.safetensors", "not in the folder"]);
 }

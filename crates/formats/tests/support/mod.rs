@@ -1,4 +1,4 @@
-//! GGUF and safetensors files built byte by byte, so that each field can lie.
+//! GGUF and safetensors files built byte by byte, so that each field can be wrong.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use latent_formats::{Checkpoint, FormatError};
@@ -12,7 +12,7 @@ pub const STRING: u32 = 8;
 pub const ARRAY: u32 = 9;
 pub const U64: u32 = 10;
 
-/// A GGUF file in parts. What is none is counted.
+/// The parts of a GGUF file. Counts that are `None` are computed.
 #[derive(Clone)]
 pub struct RawGguf {
     pub magic: [u8; 4],
@@ -25,7 +25,7 @@ pub struct RawGguf {
     pub data: Vec<u8>,
 }
 
-/// A tensor of a [`RawGguf`] file; dimensions innermost first, as the file has them.
+/// A tensor of a [`RawGguf`] file, with the innermost dimension first as in the file.
 #[derive(Clone)]
 pub struct RawTensor {
     pub name: Vec<u8>,
@@ -39,7 +39,7 @@ pub fn tensor(name: &str, sizes: &[u64], ty: u32, offset: u64) -> RawTensor {
     RawTensor { name: name.into(), dimensions: None, sizes: sizes.to_vec(), ty, offset }
 }
 
-/// A string as the file has it.
+/// A string in GGUF's encoding.
 pub fn string(text: &str) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat()
 }
@@ -99,7 +99,8 @@ impl RawGguf {
     }
 }
 
-/// The body of a packed file with two tensors: `a`, 2 × 4 of F32 in rows, and `b`, 2 matrices of 16 × 32 of Q4_0 in tiles.
+/// The body of a packed file with two tensors: `a`, 2 × 4 of F32 in rows, and `b`, 2 matrices of 16
+/// × 32 of Q4_0 in tiles.
 pub fn packed_body() -> RawGguf {
     let words = |words: &[u64]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
     let source = RawGguf { tensors: Vec::new(), data: Vec::new(), alignment: 1, ..RawGguf::valid() }.bytes();
@@ -124,7 +125,7 @@ pub fn packed_body() -> RawGguf {
     .with_key("latent.tensor.tile_rows", ARRAY, &array(U64, 2, &words(&[0, 16])))
 }
 
-/// A packed file with this body, of which all counts as header.
+/// A packed file with this body, all of which counts as the header.
 pub fn packed(body: &[u8]) -> Vec<u8> {
     let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
     let mut file = b"LATENTPK".to_vec();
@@ -141,13 +142,13 @@ pub fn open(bytes: Vec<u8>) -> Result<Checkpoint, FormatError> {
     Checkpoint::from_static("model.gguf", bytes.leak())
 }
 
-/// The message for bytes that must be refused, which must name the file and hold each of `parts`.
+/// Checks that bytes are rejected with a message that names the file and contains each of `parts`.
 #[track_caller]
 pub fn refused(bytes: Vec<u8>, parts: &[&str]) {
     says(open(bytes), parts);
 }
 
-/// The message of an error must hold each of `parts`.
+/// Checks that the message of an error contains each of `parts`.
 #[track_caller]
 pub fn says<T>(result: Result<T, FormatError>, parts: &[&str]) {
     let Err(error) = result else { panic!("nothing was refused, expected {parts:?}") };

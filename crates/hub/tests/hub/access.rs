@@ -1,4 +1,4 @@
-//! Who may read what: tokens, licences, revisions and repositories that are not there, too many requests.
+//! Access: tokens, licences, missing revisions and repositories, rate limits.
 
 use super::*;
 use support::{COMMIT, Misdeed, large, noise};
@@ -8,7 +8,7 @@ fn hub() -> Hub {
 }
 
 #[test]
-fn the_token_goes_to_the_hub_and_nowhere_else() {
+fn the_token_is_sent_only_to_the_hub() {
     let hub = hub();
     hub.need_token("hf_secret", false);
     let place = CacheFixture::with(&hub.url, &[("HF_TOKEN", "hf_secret")]);
@@ -18,7 +18,7 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
         assert_eq!(request.headers.contains_key("authorization"), request.host == "hub", "{request:?}");
     }
     assert!(seen.iter().any(|request| request.host == "storage"));
-    // a redirect to the same machine under another name is another host
+    // The same machine with another name is another host.
     let other = Hub::new(vec![]);
     hub.misbehave("resolve", [Misdeed::Redirect(other.url.replace("127.0.0.1", "localhost") + "/o/n/x")]);
     std::fs::remove_dir_all(place.repo()).unwrap();
@@ -28,8 +28,8 @@ fn the_token_goes_to_the_hub_and_nowhere_else() {
 }
 
 #[test]
-fn no_token_is_sent_where_anyone_could_read_it() {
-    // an address that is not known to be this machine, but is
+fn no_token_is_sent_without_encryption() {
+    // An address of this machine that is not recognized as a loopback address.
     let token = latent_hub::Token::new("HF_TOKEN", "hf_secret").unwrap();
     let hub = Hub::new(vec![]);
     let mut place = CacheFixture::new(&hub);
@@ -47,7 +47,7 @@ fn no_token_is_sent_where_anyone_could_read_it() {
 }
 
 #[test]
-fn a_refusal_says_what_to_do() {
+fn errors_of_access_say_what_to_do() {
     let hub = hub();
     hub.need_token("hf_right", false);
     let error = CacheFixture::new(&hub).fails("hf:o/n");
@@ -70,7 +70,7 @@ fn a_refusal_says_what_to_do() {
 }
 
 #[test]
-fn what_is_not_there_is_told_apart() {
+fn missing_repositories_revisions_and_files_are_distinguished() {
     let hub = hub();
     let place = CacheFixture::new(&hub);
     assert!(matches!(place.fails("hf:o/none"), HubError::NoRepo { .. }));
@@ -89,7 +89,7 @@ fn what_is_not_there_is_told_apart() {
 }
 
 #[test]
-fn too_many_requests_end_where_the_wait_is_long() {
+fn a_long_retry_after_ends_the_pull() {
     let hub = hub();
     let place = CacheFixture::new(&hub);
     hub.misbehave("tree", [Misdeed::Status(429, vec![("retry-after", "3600".into())])]);
@@ -102,7 +102,7 @@ fn too_many_requests_end_where_the_wait_is_long() {
 }
 
 #[test]
-fn offline_nothing_is_asked() {
+fn offline_sends_no_request() {
     let hub = hub();
     let mut place = CacheFixture::new(&hub);
     place.pull("hf:o/n").unwrap();

@@ -1,4 +1,4 @@
-//! The cache folder: what is listed and removed, links in it, and Hugging Face's own.
+//! The cache folder: listing, removal, links, and Hugging Face's own cache.
 
 use super::*;
 use latent_hub::{list, pulled_reference, remove};
@@ -13,7 +13,7 @@ fn remove_in(place: &CacheFixture, text: &str) -> Result<latent_hub::RemovalRepo
 }
 
 #[test]
-fn what_is_there_is_listed_and_leaves_one_by_one() {
+fn pulled_models_are_listed_and_removed_one_by_one() {
     let hub = hub();
     let place = CacheFixture::new(&hub);
     assert_eq!(list(&place.settings), []);
@@ -32,7 +32,7 @@ fn what_is_there_is_listed_and_leaves_one_by_one() {
     for listed in &listed {
         assert_eq!(place.find(&listed.reference).as_ref(), Some(&listed.model), "{}", listed.reference);
     }
-    // the file stays: another model has it too
+    // The file stays, because another model shares it.
     let removed = remove_in(&place, "hf:o/n@v1").unwrap();
     assert_eq!((removed.models.as_slice(), removed.freed), (&["hf:o/n@v1:Q8_0".to_owned()][..], 0));
     assert!(place.find("hf:o/n:Q8_0").is_some());
@@ -42,7 +42,7 @@ fn what_is_there_is_listed_and_leaves_one_by_one() {
     let removed = remove_in(&place, "n").unwrap();
     assert_eq!((removed.models.as_slice(), removed.freed), (&["hf:o/n:Q4_0".to_owned()][..], 1000));
     assert!(!place.repo().exists() && !place.repo().parent().unwrap().exists());
-    // the last one by its quant leaves nothing either
+    // Removing the last quant also removes the folders.
     place.pull("hf:o/n:Q4_0").unwrap();
     remove_in(&place, "hf:o/n:Q4_0").unwrap();
     assert!(!place.repo().parent().unwrap().exists(), "{:?}", place.files());
@@ -53,7 +53,7 @@ fn what_is_there_is_listed_and_leaves_one_by_one() {
 }
 
 #[test]
-fn what_is_incomplete_is_listed_and_leaves_too() {
+fn incomplete_models_are_listed_and_removed() {
     let hub = hub();
     let mut place = CacheFixture::new(&hub);
     place.settings.attempts = 1;
@@ -67,7 +67,7 @@ fn what_is_incomplete_is_listed_and_leaves_too() {
 }
 
 #[test]
-fn a_model_that_is_under_way_is_not_removed() {
+fn a_model_is_not_removed_while_it_is_downloaded() {
     let hub = hub();
     let place = CacheFixture::new(&hub);
     hub.misbehave("m-Q8_0.gguf", [Misdeed::Slow(Duration::from_millis(100))]);
@@ -84,7 +84,7 @@ fn a_model_that_is_under_way_is_not_removed() {
 
 #[test]
 #[cfg(unix)]
-fn links_are_neither_written_through_nor_removed_through() {
+fn links_are_not_followed_by_pull_and_remove() {
     use std::os::unix::fs::symlink;
     let hub = hub();
     let place = CacheFixture::new(&hub);
@@ -97,7 +97,7 @@ fn links_are_neither_written_through_nor_removed_through() {
     assert!(remove_in(&place, "hf:o/n").unwrap_err().to_string().contains("symbolic link"));
     std::fs::remove_file(place.repo()).unwrap();
     place.pull("hf:o/n:Q4_0").unwrap();
-    // a link where a folder of the commit was
+    // A link in place of a folder of the commit.
     std::fs::remove_dir_all(place.repo().join(COMMIT)).unwrap();
     std::fs::write(outside.path().join("m-Q4_0.gguf"), noise(1000, 1)).unwrap();
     symlink(outside.path(), place.repo().join(COMMIT)).unwrap();
@@ -108,7 +108,7 @@ fn links_are_neither_written_through_nor_removed_through() {
 }
 
 #[test]
-fn a_record_of_anothers_making_leads_nowhere() {
+fn a_forged_record_cannot_name_paths_outside() {
     let hub = hub();
     let place = CacheFixture::new(&hub);
     std::fs::create_dir_all(place.repo().join(COMMIT)).unwrap();
@@ -148,7 +148,7 @@ fn files_in_the_cache_of_hugging_face_are_used() {
     let pulled = place.pull("hf:o/n").unwrap();
     assert!(pulled.up_to_date && pulled.model.path.starts_with(&snapshot));
     assert_eq!(hub.downloads("m-Q4_0.gguf").len(), 0);
-    // a part of a folder is not a model
+    // An incomplete folder is not a model.
     for (name, bytes) in [("config.json", b"{}".to_vec()), ("model.safetensors", noise(500, 2))] {
         std::fs::write(snapshot.join(name), bytes).unwrap();
     }
@@ -157,12 +157,12 @@ fn files_in_the_cache_of_hugging_face_are_used() {
     std::fs::remove_dir_all(place.repo()).unwrap();
     std::fs::write(snapshot.join("tokenizer.json"), "{ }").unwrap();
     assert_eq!(place.find("hf:o/n:safetensors").unwrap().path, snapshot);
-    // nothing of it is ours to remove
+    // `remove` does not touch Hugging Face's cache.
     assert!(matches!(remove_in(&place, "hf:o/n"), Err(HubError::NotPulled { .. })));
     assert_eq!(list(&place.settings), []);
 }
 
-/// What a command does, in so much time: a pipe that is opened would keep it waiting for ever.
+/// The result of `work` within a minute. Opening a pipe would block forever.
 #[cfg(unix)]
 fn bounded<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = std::sync::mpsc::channel();
@@ -177,7 +177,7 @@ fn make_pipe(path: &Path) {
     assert!(std::process::Command::new("mkfifo").arg(path).status().unwrap().success());
 }
 
-/// What a pull of the usual model says, and what is found and listed then.
+/// The result of a pull, whether the model is then found, and the number of listed models.
 #[cfg(unix)]
 fn pulled_found_and_listed(place: &CacheFixture) -> (Result<(), String>, bool, usize) {
     let settings = place.settings.clone();
@@ -191,22 +191,22 @@ fn pulled_found_and_listed(place: &CacheFixture) -> (Result<(), String>, bool, u
 /// Every bookkeeping file of a pull: its path in the repository's folder, and whether a pull
 /// succeeds if something else is at that path.
 #[cfg(unix)]
-fn kept_files() -> [(String, bool); 5] {
+fn bookkeeping_files() -> [(String, bool); 5] {
     let digest = support::sha256(&noise(1000, 1));
     [
         (format!("{COMMIT}.json"), false),
         ("lock".into(), false),
         (format!("parts/{digest}.lock"), false),
         (format!("parts/{digest}.part"), false),
-        // without it only the checksum tells whether bytes belong together
+        // Without an ETag, the checksum still detects bytes of another file.
         (format!("parts/{digest}.etag"), true),
     ]
 }
 
 #[test]
 #[cfg(unix)]
-fn pipes_in_the_cache_are_not_waited_for() {
-    for (file, passed) in kept_files() {
+fn pipes_in_the_cache_do_not_block() {
+    for (file, passed) in bookkeeping_files() {
         let hub = hub();
         let place = CacheFixture::new(&hub);
         let path = place.repo().join(&file);
@@ -216,7 +216,7 @@ fn pipes_in_the_cache_are_not_waited_for() {
         if let Err(error) = pulled {
             assert!(error.contains("it is a pipe") && error.contains(&file), "{file}: {error}");
         }
-        // what is there can be removed with everything else
+        // The pipe can be removed together with the repository.
         let settings = place.settings.clone();
         let removed = bounded(move || remove(&settings, &"hf:o/n".parse().unwrap()));
         assert!(removed.is_ok() && !place.repo().exists(), "{file}: {removed:?}");
@@ -227,7 +227,7 @@ fn pipes_in_the_cache_are_not_waited_for() {
 #[cfg(unix)]
 fn nothing_is_written_through_links_in_the_cache() {
     use std::os::unix::fs::symlink;
-    for (file, passed) in kept_files() {
+    for (file, passed) in bookkeeping_files() {
         for there in [true, false] {
             let hub = hub();
             let place = CacheFixture::new(&hub);
@@ -247,7 +247,7 @@ fn nothing_is_written_through_links_in_the_cache() {
             let kept = std::fs::read_to_string(&victim).ok();
             assert_eq!(kept.as_deref(), there.then_some("precious"), "{file}");
         }
-        // a second name of the same file
+        // A hard link to the file.
         let hub = hub();
         let place = CacheFixture::new(&hub);
         let path = place.repo().join(&file);
@@ -262,7 +262,7 @@ fn nothing_is_written_through_links_in_the_cache() {
 
 #[test]
 #[cfg(unix)]
-fn pipes_in_the_cache_of_hugging_face_and_as_a_token_are_not_waited_for() {
+fn pipes_in_hugging_faces_cache_and_token_files_do_not_block() {
     let hub = Hub::new(vec![
         small("config.json", "{}"),
         large("model.safetensors", noise(500, 2)),
@@ -287,7 +287,7 @@ fn pipes_in_the_cache_of_hugging_face_and_as_a_token_are_not_waited_for() {
     let settings = place.settings.clone();
     let pulled = bounded(move || pull(&settings, &"hf:o/n:safetensors".parse().unwrap(), &mut |_| true));
     assert!(pulled.unwrap().model.path.starts_with(place.repo()));
-    // the token's own file, and one that a variable names
+    // The default token file, and one that a variable names.
     let token = place.folder.path().join("token");
     make_pipe(&token);
     let home = place.folder.path().as_os_str().to_owned();

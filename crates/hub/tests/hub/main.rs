@@ -1,4 +1,4 @@
-//! Pulls from a small hub of our own on loopback.
+//! Pulls from a test hub on loopback.
 #![allow(missing_docs, reason = "tests")]
 
 #[path = "../support/mod.rs"]
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use support::Hub;
 
-/// A cache folder of its own.
+/// A temporary cache folder.
 struct CacheFixture {
     folder: tempfile::TempDir,
     settings: HubSettings,
@@ -55,7 +55,7 @@ impl CacheFixture {
         pull(&self.settings, &reference.parse()?, report)
     }
 
-    /// The error of a pull that must fail; nothing may have a final name then.
+    /// The error of a pull that must fail. No file may then have its final name.
     fn fails(&self, reference: &str) -> HubError {
         let error = self.pull(reference).expect_err("it should fail");
         let files = self.files();
@@ -73,7 +73,7 @@ impl CacheFixture {
         self.folder.path().join(".cache/latent/hub/o/n")
     }
 
-    /// Files in it.
+    /// The files of the repository `o/n`.
     fn files(&self) -> Vec<String> {
         let mut files = Vec::new();
         walk(&self.repo(), &self.repo(), &mut files);

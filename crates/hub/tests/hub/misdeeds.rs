@@ -1,4 +1,4 @@
-//! Servers that fail, lie or attack.
+//! Servers that fail, send wrong data, or attack.
 
 use super::*;
 use support::{COMMIT, HubFile, Misdeed, large, noise, sha256, small};
@@ -12,7 +12,8 @@ fn one(len: usize) -> (Hub, CacheFixture, Vec<u8>) {
     (hub, place, bytes)
 }
 
-/// Pulls in spite of misdeeds; how often the bytes were asked for, and how many notes the user got.
+/// Pulls from a server with these faults. Returns the numbers of requests for the file and of notes
+/// to the user.
 fn survives(misdeeds: impl IntoIterator<Item = Misdeed>) -> (usize, usize) {
     let (hub, place, bytes) = one(600_000);
     hub.misbehave(FILE, misdeeds);
@@ -26,22 +27,22 @@ fn survives(misdeeds: impl IntoIterator<Item = Misdeed>) -> (usize, usize) {
 }
 
 #[test]
-fn what_breaks_is_tried_again() {
+fn failed_downloads_are_retried() {
     assert_eq!(survives([Misdeed::Truncate(250_000), Misdeed::Truncate(0), Misdeed::Truncate(1)]), (4, 3));
     assert_eq!(survives([Misdeed::Status(500, vec![]), Misdeed::Status(503, vec![])]), (3, 2));
     assert_eq!(survives([Misdeed::Status(429, vec![("retry-after", "0".into())])]), (2, 1));
-    // an address whose signature has expired
+    // The signature of an address has expired.
     assert_eq!(survives([Misdeed::Status(403, vec![])]), (2, 1));
-    // half of the file, and then the whole: once for another ETag, once without ranges at all
+    // Half of the file, then the whole file instead of the range, once or twice.
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::IgnoreRange]), (3, 1));
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::IgnoreRange, Misdeed::IgnoreRange]), (3, 1));
     assert_eq!(survives([Misdeed::Truncate(300_000), Misdeed::WrongRange]), (3, 2));
-    // the number of attempts is unlimited while each brings new bytes
+    // The number of attempts is unlimited as long as each makes progress.
     assert_eq!(survives((0..12).map(|_| Misdeed::Truncate(20_000))), (13, 12));
 }
 
 #[test]
-fn revisions_and_listings_are_tried_again_too() {
+fn revisions_and_listings_are_retried() {
     let (hub, place, _) = one(1000);
     for what in ["revision", "tree", "resolve"] {
         hub.misbehave(what, [Misdeed::Status(502, vec![]), Misdeed::Status(500, vec![])]);
@@ -50,7 +51,7 @@ fn revisions_and_listings_are_tried_again_too() {
 }
 
 #[test]
-fn a_server_that_never_recovers_ends_the_attempts() {
+fn attempts_are_limited_without_progress() {
     let (hub, mut place, _) = one(1000);
     place.settings.attempts = 3;
     hub.misbehave(FILE, (0..9).map(|_| Misdeed::Status(500, vec![("x-error-message", "Boom".into())])));
@@ -60,7 +61,7 @@ fn a_server_that_never_recovers_ends_the_attempts() {
 }
 
 #[test]
-fn a_silent_server_is_given_up() {
+fn a_silent_server_times_out() {
     let (hub, mut place, bytes) = one(600_000);
     place.settings.idle = Duration::from_millis(300);
     hub.misbehave("tree", [Misdeed::Stall(0)]);
@@ -70,7 +71,7 @@ fn a_silent_server_is_given_up() {
 }
 
 #[test]
-fn a_slow_server_is_not() {
+fn a_slow_server_does_not_time_out() {
     let (hub, mut place, _) = one(600_000);
     place.settings.idle = Duration::from_millis(400);
     hub.misbehave(FILE, [Misdeed::Slow(Duration::from_millis(100))]);
@@ -88,7 +89,7 @@ fn wrong_bytes_are_removed() {
     assert!(text.contains(&sha256(&bytes)) && text.contains(FILE), "{text}");
     assert!(!place.files().iter().any(|path| path.ends_with(".part")), "{:?}", place.files());
     place.pull("hf:o/n").unwrap();
-    // small files have git's checksum
+    // Small files have git's checksum.
     let hub = Hub::new(vec![small("config.json", "{\"a\": 1}"), large("model.safetensors", "x")]);
     let place = CacheFixture::new(&hub);
     hub.misbehave("config.json", [Misdeed::WrongBytes]);
@@ -97,7 +98,7 @@ fn wrong_bytes_are_removed() {
 }
 
 #[test]
-fn a_part_that_was_wrong_before_is_downloaded_anew() {
+fn a_part_with_wrong_bytes_is_downloaded_again() {
     let (hub, place, bytes) = one(100_000);
     let parts = place.repo().join("parts");
     std::fs::create_dir_all(&parts).unwrap();
@@ -121,7 +122,7 @@ fn wrong_sizes_are_refused() {
 }
 
 #[test]
-fn a_model_larger_than_the_disk_is_refused_before_anything_comes() {
+fn a_model_larger_than_the_disk_is_rejected_before_the_download() {
     let hub = Hub::new(vec![HubFile { size: Some(1 << 60), ..large(FILE, noise(10, 1)) }]);
     let place = CacheFixture::new(&hub);
     let error = place.fails("hf:o/n");
@@ -133,7 +134,7 @@ fn a_model_larger_than_the_disk_is_refused_before_anything_comes() {
 }
 
 #[test]
-fn names_that_lead_out_of_the_folder_are_refused() {
+fn names_out_of_the_folder_are_rejected() {
     let sha = "a".repeat(64);
     for path in [
         "../../../evil-Q4_0.gguf",
@@ -151,12 +152,12 @@ fn names_that_lead_out_of_the_folder_are_refused() {
         assert!(!error.to_string().contains('\0'));
         assert_eq!(hub.seen().iter().filter(|seen| seen.target.contains("evil")).count(), 0);
     }
-    // an index may name what it likes: only files of the listing come
+    // Only files of the listing are downloaded, whatever the index names.
     let index = r#"{"weight_map": {"a": "../../../x.safetensors"}}"#;
     let hub = Hub::new(vec![small("config.json", "{}"), small("model.safetensors.index.json", index)]);
     let error = CacheFixture::new(&hub).pull("hf:o/n").unwrap_err();
     assert!(error.to_string().contains("../../../x.safetensors"), "{error}");
-    // two names that are one file on some systems
+    // Two names that are the same file on some systems.
     let hub =
         Hub::new(vec![large("m-F16-00001-of-00002.gguf", "a"), large("M-F16-00001-of-00002.gguf", "b")]);
     hub.add_entry("{\"type\": \"symlink\", \"path\": \"link-Q4_0.gguf\", \"size\": 5}");
@@ -164,7 +165,7 @@ fn names_that_lead_out_of_the_folder_are_refused() {
 }
 
 #[test]
-fn commits_that_are_none_are_refused() {
+fn invalid_commits_are_rejected() {
     for body in [r#"{"sha": "../../../x"}"#, r#"{"sha": 1}"#, "{}", "<html>", ""] {
         let (hub, place, _) = one(10);
         hub.misbehave("revision", [Misdeed::Body(body.into())]);
@@ -174,7 +175,7 @@ fn commits_that_are_none_are_refused() {
 }
 
 #[test]
-fn listings_without_end_are_refused() {
+fn endless_listings_are_rejected() {
     let (hub, place, _) = one(10);
     hub.misbehave("tree", [Misdeed::Endless]);
     let error = place.fails("hf:o/n").to_string();
@@ -185,7 +186,7 @@ fn listings_without_end_are_refused() {
 }
 
 #[test]
-fn redirects_in_circles_and_to_nowhere_are_refused() {
+fn invalid_and_circular_redirects_are_rejected() {
     for to in ["/o/n/resolve/x", "file:///etc/passwd", "ftp://127.0.0.1/x", "http://u:p@127.0.0.1/", ""] {
         let (hub, place, _) = one(10);
         let again = format!("/o/n/resolve/{COMMIT}/{FILE}");
@@ -197,7 +198,7 @@ fn redirects_in_circles_and_to_nowhere_are_refused() {
 }
 
 #[test]
-fn a_hub_that_is_not_there_is_named() {
+fn an_unreachable_hub_is_named() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);

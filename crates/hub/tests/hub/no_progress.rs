@@ -1,4 +1,4 @@
-//! Servers that keep a pull busy without bringing it further. What bounds it is counted in requests.
+//! Servers that respond without progress. The tests count requests until the pull fails.
 
 use super::*;
 use support::{COMMIT, Misdeed, large, noise};
@@ -7,7 +7,7 @@ const FILE: &str = "m-Q4_0.gguf";
 const SIZE: usize = 600_000;
 const ATTEMPTS: u32 = 3;
 
-/// Between two bytes of a server that drips: 50 bytes per second.
+/// Interval between two bytes of a slow server: 50 bytes per second.
 const DRIP: Duration = Duration::from_millis(20);
 
 fn place(hub: &Hub) -> CacheFixture {
@@ -17,7 +17,8 @@ fn place(hub: &Hub) -> CacheFixture {
     place
 }
 
-/// Pulls from a hub that has these habits at its file; the error, how often the file was asked for, and what is kept of it.
+/// Pulls a file from a hub that always misbehaves in these ways. Returns the error, the number of
+/// requests for the file, and the number of bytes kept.
 fn given_up(habits: Vec<Misdeed>) -> (String, usize, u64) {
     let hub = Hub::new(vec![large(FILE, noise(SIZE, 5))]);
     let place = place(&hub);
@@ -33,11 +34,11 @@ fn sha256_of_file() -> String {
 }
 
 #[test]
-fn a_server_that_drops_the_connection_without_progress_is_given_up() {
+fn dropped_connections_without_progress_end_the_pull() {
     for (habits, requests, kept, word) in [
         (vec![Misdeed::Truncate(0)], 3, 0, "after 0 of 600000 bytes"),
         (vec![Misdeed::Truncate(1)], 3, 3, "after 3 of 600000 bytes"),
-        // ranges are asked for twice, in case that only the ETag is another one
+        // A range is requested twice, because only the ETag may have changed.
         (vec![Misdeed::FromStart(200_000)], 5, 200_000, "after 200000 of 600000 bytes"),
         (vec![Misdeed::FromStart(0)], 3, 0, "3 attempts came no further"),
         (vec![Misdeed::Truncate(300_000), Misdeed::WrongRange], 3, 300_000, "after 300000 of"),
@@ -57,15 +58,15 @@ fn a_server_that_drops_the_connection_without_progress_is_given_up() {
 }
 
 #[test]
-fn a_server_that_starts_again_is_given_up_although_each_time_more_comes() {
+fn repeated_restarts_end_the_pull_even_with_more_bytes() {
     let (error, asked, kept) = given_up((1..100).map(|i| Misdeed::FromStart(i * 1000)).collect());
     assert!(error.contains("it sent the file from its start 3 times"), "{error}");
-    // the first time nothing is asked for again; what came last stays
+    // The first restart needs no further request. The last bytes are kept.
     assert!(asked <= 9 && kept >= 4000, "{asked} {kept}");
 }
 
 #[test]
-fn a_server_that_is_silent_or_drips_is_given_up() {
+fn silent_and_dripping_servers_end_the_pull() {
     std::thread::scope(|scope| {
         for (habit, word) in [
             (Misdeed::Stall(0), ""),
@@ -84,7 +85,7 @@ fn a_server_that_is_silent_or_drips_is_given_up() {
 }
 
 #[test]
-fn listings_that_drip_are_given_up_too() {
+fn dripping_listings_end_the_pull() {
     std::thread::scope(|scope| {
         for what in ["revision", "tree"] {
             for habit in
@@ -104,7 +105,7 @@ fn listings_that_drip_are_given_up_too() {
 }
 
 #[test]
-fn redirects_without_end_are_given_up() {
+fn endless_redirects_end_the_pull() {
     let hub = Hub::new(vec![large(FILE, noise(SIZE, 5))]);
     hub.always("resolve", [Misdeed::Redirect(format!("/o/n/resolve/{COMMIT}/{FILE}"))]);
     let error = place(&hub).fails("hf:o/n");
@@ -128,7 +129,7 @@ fn the_lowest_speed_is_a_setting() {
     );
     let error = with("fast").unwrap_err().to_string();
     assert!(error.contains("LATENT_MIN_SPEED") && error.contains("bytes per second"), "{error}");
-    // at 50 bytes per second
+    // At 50 bytes per second.
     for (speed, comes) in [(0, true), (10_000, false)] {
         let hub = Hub::new(vec![large(FILE, noise(60, 5))]);
         let mut place = place(&hub);

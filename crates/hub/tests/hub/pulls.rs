@@ -1,4 +1,4 @@
-//! What comes where all goes well, or is broken off.
+//! Successful and interrupted pulls.
 
 use super::*;
 use support::{COMMIT, Misdeed, large, noise, sha256, small};
@@ -13,7 +13,7 @@ fn quants() -> Vec<support::HubFile> {
 }
 
 #[test]
-fn a_set_of_shards_comes_in_pages_over_redirects_and_is_found_again() {
+fn shards_are_pulled_over_pages_and_redirects() {
     let hub = Hub::new(quants());
     let place = CacheFixture::new(&hub);
     let mut plan = None;
@@ -60,7 +60,7 @@ fn a_set_of_shards_comes_in_pages_over_redirects_and_is_found_again() {
 }
 
 #[test]
-fn a_folder_comes_with_what_its_index_names() {
+fn a_folder_is_pulled_with_the_shards_of_its_index() {
     let index = r#"{"metadata": {"total_size": 2}, "weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
     let hub = Hub::new(vec![
         small("config.json", "{}"),
@@ -94,11 +94,11 @@ fn a_folder_comes_with_what_its_index_names() {
 }
 
 #[test]
-fn what_came_before_is_not_downloaded_again() {
+fn a_part_of_an_earlier_process_is_resumed() {
     let bytes = noise(500_000, 7);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
     let place = CacheFixture::new(&hub);
-    // killed, as it were, in the middle
+    // The state after a process was killed during a download.
     let parts = place.repo().join("parts");
     std::fs::create_dir_all(&parts).unwrap();
     std::fs::write(parts.join(format!("{}.part", sha256(&bytes))), &bytes[..123_456]).unwrap();
@@ -116,7 +116,7 @@ fn what_came_before_is_not_downloaded_again() {
 }
 
 #[test]
-fn a_stop_keeps_what_came_and_the_next_pull_goes_on() {
+fn a_stopped_pull_keeps_its_bytes_for_the_next() {
     let bytes = noise(2_000_000, 8);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
     let place = CacheFixture::new(&hub);
@@ -143,7 +143,7 @@ fn a_stop_keeps_what_came_and_the_next_pull_goes_on() {
 }
 
 #[test]
-fn a_newer_commit_shares_the_files_that_did_not_change() {
+fn a_newer_commit_shares_unchanged_files() {
     let same = large("m-Q4_0.gguf", noise(300_000, 1));
     let hub = Hub::new(vec![same.clone()]);
     let place = CacheFixture::new(&hub);
@@ -163,14 +163,14 @@ fn a_newer_commit_shares_the_files_that_did_not_change() {
 }
 
 #[test]
-fn a_file_of_no_bytes_comes_too() {
+fn empty_files_are_pulled() {
     let hub = Hub::new(vec![large("empty.gguf", "")]);
     let place = CacheFixture::new(&hub);
     assert_eq!(std::fs::read(place.pull("hf:o/n/empty.gguf").unwrap().model.path).unwrap(), b"");
 }
 
 #[test]
-fn two_pulls_at_once_download_one_time() {
+fn concurrent_pulls_download_once() {
     let bytes = noise(400_000, 9);
     let hub = Hub::new(vec![large("m-Q4_0.gguf", bytes.clone())]);
     let place = CacheFixture::new(&hub);
@@ -207,7 +207,7 @@ fn a_short_name_takes_the_largest_quant_that_fits() {
         });
         let pulled = pulled.unwrap();
         assert_eq!((pulled.model.name.as_str(), told.len()), (name, notes), "{told:?}");
-        // what is on this machine is used, whatever else would fit
+        // A model that is already present is used, even if another would fit.
         assert_eq!(find(&place.settings, &model).unwrap(), Some(pulled.model));
     }
     let place = CacheFixture::new(&hub);

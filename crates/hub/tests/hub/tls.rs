@@ -20,7 +20,7 @@ fn config() -> Arc<ServerConfig> {
     Arc::new(config.with_no_client_auth().with_single_cert(vec![certificate], key).unwrap())
 }
 
-/// A server that answers every request with 404; its port.
+/// Starts a server that answers every request with 404. Returns its port.
 fn server() -> u16 {
     let config = config();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -48,8 +48,8 @@ fn a_host_without_a_trusted_certificate_is_refused() {
 }
 
 #[test]
-fn certificates_that_the_environment_names_are_trusted() {
-    // which ones are trusted is decided when the program begins
+fn certificates_of_the_environment_are_trusted() {
+    // Trusted certificates are read once per process.
     let authority = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/ca.pem");
     let child = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["tls::asks_over_tls", "--exact", "--ignored"])
@@ -61,7 +61,8 @@ fn certificates_that_the_environment_names_are_trusted() {
     assert!(child.status.success() && text.contains("1 passed"), "{text}");
 }
 
-/// A server that sends the headers of an answer, and then one record byte by byte; its port, and how often it was asked.
+/// Starts a server that sends the headers of a response, then one TLS record byte by byte. Returns
+/// its port and the number of requests.
 fn dripping_server() -> (u16, Arc<AtomicUsize>) {
     let (config, asked) = (config(), Arc::new(AtomicUsize::new(0)));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -90,12 +91,12 @@ fn dripping_server() -> (u16, Arc<AtomicUsize>) {
     (port, asked)
 }
 
-/// Inside of a record nothing comes out of a read, so that only another thread sees how long it takes.
+/// Within a TLS record, no read returns, so only another thread can enforce the deadline.
 #[test]
-fn a_record_that_drips_is_given_up() {
+fn a_dripping_tls_record_ends_the_pull() {
     let (port, asked) = dripping_server();
     let child = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["tls::is_dripped_on", "--exact", "--ignored"])
+        .args(["tls::pulls_from_a_dripping_server", "--exact", "--ignored"])
         .env("SSL_CERT_FILE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/ca.pem"))
         .env("LATENT_TEST_HUB", format!("https://localhost:{port}"))
         .output()
@@ -107,7 +108,7 @@ fn a_record_that_drips_is_given_up() {
 
 #[test]
 #[ignore = "run by another test, with a server and its certificate"]
-fn is_dripped_on() {
+fn pulls_from_a_dripping_server() {
     let Ok(endpoint) = std::env::var("LATENT_TEST_HUB") else { return };
     let mut place = CacheFixture::with(&endpoint, &[]);
     place.settings.idle = Duration::from_secs(1);

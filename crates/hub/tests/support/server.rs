@@ -1,4 +1,4 @@
-//! The server itself: two hosts, the hub and the storage to which it redirects.
+//! The server: two hosts, the hub and the storage to which it redirects.
 
 use super::{COMMIT, HubFile, git_oid, sha256};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// What the hub does wrong, once for each time that it is in the list.
+/// A fault of the hub. Each element of a list applies to one request.
 #[derive(Clone, Debug)]
 pub enum Misdeed {
     /// Answers with this status and these headers.
@@ -19,13 +19,13 @@ pub enum Misdeed {
     Truncate(usize),
     /// Sends other bytes of the same number.
     WrongBytes,
-    /// Sends the whole file whatever range is asked for.
+    /// Sends the whole file whatever range is requested.
     IgnoreRange,
     /// Closes the connection after this number of bytes.
     FromStart(usize),
-    /// Sends another range than asked for.
+    /// Sends another range than requested.
     WrongRange,
-    /// Sends bytes without end and without a length.
+    /// Sends endless bytes without a length.
     Endless,
     /// Announces another length.
     Length(usize),
@@ -35,43 +35,43 @@ pub enum Misdeed {
     Slow(Duration),
     /// Sends one byte at a time, and waits before each.
     Drip(Duration),
-    /// Sends headers, one byte at a time, without end.
+    /// Sends endless headers, one byte at a time.
     DripHeaders(Duration),
-    /// Sends the extension of a chunk, one byte at a time, without end.
+    /// Sends an endless chunk extension, one byte at a time.
     DripChunk(Duration),
-    /// Sends headers without end.
+    /// Sends endless headers.
     Headers,
-    /// Sends interim answers without end.
+    /// Sends endless interim responses.
     Interim,
-    /// Says that the bytes are compressed.
+    /// Claims that the bytes are compressed.
     Compressed,
     /// Redirects to this address.
     Redirect(String),
-    /// Answers with this text in place of JSON.
+    /// Sends this text instead of JSON.
     Body(String),
 }
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub struct SeenRequest {
     /// `hub` or `storage`.
     pub host: &'static str,
     /// Path and query.
     pub target: String,
-    /// Names in lower case.
+    /// Headers, with names in lower case.
     pub headers: HashMap<String, String>,
 }
 
 #[derive(Default)]
 struct HubState {
     files: Mutex<Vec<HubFile>>,
-    /// Objects of a listing, as they are, behind the files.
+    /// Raw objects of a listing, after the files.
     entries: Mutex<Vec<String>>,
     commit: Mutex<String>,
-    /// Another repository than `o/n`, if a test names one.
+    /// The name of the repository, if it is not `o/n`.
     repo: Mutex<Option<String>>,
     misdeeds: Mutex<HashMap<String, VecDeque<Misdeed>>>,
-    /// What misbehaves so again and again.
+    /// Keys of `misdeeds` whose faults repeat.
     habits: Mutex<HashSet<String>>,
     seen: Mutex<Vec<SeenRequest>>,
     token: Mutex<Option<String>>,
@@ -80,13 +80,13 @@ struct HubState {
     storage: Mutex<String>,
 }
 
-/// A hub with one repository, `o/n`. It ends with the test.
+/// A hub with one repository, `o/n`. It stops when it is dropped.
 pub struct Hub {
     pub url: String,
     state: Arc<HubState>,
 }
 
-/// Files of one page of a listing.
+/// Number of files per page of a listing.
 const PAGE: usize = 2;
 
 impl Hub {
@@ -104,28 +104,29 @@ impl Hub {
         *self.state.files.lock().unwrap() = files;
     }
 
-    /// Gives the repository another name.
+    /// Sets the name of the repository.
     pub fn rename(&self, repo: &str) {
         *self.state.repo.lock().unwrap() = Some(repo.into());
     }
 
-    /// Adds an object to the listing that no file stands behind.
+    /// Adds an object to the listing without a file.
     pub fn add_entry(&self, json: &str) {
         self.state.entries.lock().unwrap().push(json.into());
     }
 
-    /// Makes requests for `what` go wrong, each once: `revision`, `tree`, `resolve`, or the path of a file (where its bytes are sent).
+    /// Makes one request for `what` fail for each fault. `what` is `revision`, `tree`, `resolve`,
+    /// or the path of a file (for requests of its bytes).
     pub fn misbehave(&self, what: &str, misdeeds: impl IntoIterator<Item = Misdeed>) {
         self.state.misdeeds.lock().unwrap().entry(what.into()).or_default().extend(misdeeds);
     }
 
-    /// The same, again and again in this order.
+    /// Like `misbehave`, for all requests, in this order repeatedly.
     pub fn always(&self, what: &str, misdeeds: impl IntoIterator<Item = Misdeed>) {
         self.misbehave(what, misdeeds);
         self.state.habits.lock().unwrap().insert(what.into());
     }
 
-    /// Answers only those who know the token.
+    /// Requires this token.
     pub fn need_token(&self, token: &str, gated: bool) {
         *self.state.token.lock().unwrap() = Some(token.into());
         self.state.gated.store(gated, Ordering::SeqCst);
@@ -155,7 +156,7 @@ impl Hub {
 impl Drop for Hub {
     fn drop(&mut self) {
         self.state.ended.store(true, Ordering::SeqCst);
-        // wakes the listeners
+        // Wakes the listeners.
         for url in [&self.url, &self.storage()] {
             drop(TcpStream::connect(url.trim_start_matches("http://")));
         }
@@ -178,7 +179,7 @@ fn serve(host: &'static str, state: &Arc<HubState>) -> String {
     url
 }
 
-/// Requests of one connection, until one of them ends it.
+/// Handles requests of one connection until one closes it.
 fn talk(host: &'static str, state: &HubState, stream: TcpStream) -> Option<()> {
     let mut reader = BufReader::new(stream.try_clone().ok()?);
     let mut stream = stream;
@@ -207,7 +208,7 @@ fn request(host: &'static str, reader: &mut dyn BufRead) -> Option<SeenRequest> 
     Some(SeenRequest { host, target, headers })
 }
 
-/// Answers a request; whether the connection goes on.
+/// Answers a request. Returns whether the connection stays open.
 fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<bool> {
     let (path, query) = seen.target.split_once('?').unwrap_or((&seen.target, ""));
     let path = unescaped(path);
@@ -246,7 +247,7 @@ fn answer(state: &HubState, seen: &SeenRequest, out: &mut dyn Write) -> Option<b
     if path == format!("/api/models/{repo}/tree/{commit}") {
         let misdeed = misdeed(state, "tree");
         let (text, next) = page(state, query);
-        // as mirrors do: the address is another host's
+        // Like mirrors: the address is of another host.
         let next = next
             .map(|next| format!("<https://hub.invalid{path}?recursive=true&cursor={next}>; rel=\"next\""));
         let headers: Vec<_> = next.map(|next| ("link", next)).into_iter().collect();
@@ -288,7 +289,7 @@ fn resolve(state: &HubState, path: &str, seen: &SeenRequest, out: &mut dyn Write
     }
 }
 
-/// One page of the listing, and where the next begins.
+/// One page of the listing, and the start of the next page.
 fn page(state: &HubState, query: &str) -> (String, Option<usize>) {
     let mut all: Vec<String> =
         vec!["{\"type\": \"directory\", \"oid\": \"x\", \"size\": 0, \"path\": \"sub\"}".into()];
@@ -424,7 +425,7 @@ fn drip(out: &mut dyn Write, bytes: &[u8], time: Duration) -> Option<()> {
     Some(())
 }
 
-/// How an answer without end begins, what it goes on with, and the time between two bytes.
+/// The start of an endless response, the text that is repeated, and the time between two bytes.
 fn unending(misdeed: &Misdeed) -> Option<(&'static str, &'static str, Duration)> {
     match misdeed {
         Misdeed::DripHeaders(time) => Some(("HTTP/1.1 200 Word\r\nx-a: ", "a", *time)),

@@ -7,18 +7,18 @@ use super::parser::ResponseParser;
 use super::state::{CallStep, OpenCall, ParserFlow, ParserState};
 use super::watch::{MarkerRole, WatchMatch};
 
-/// What a step finds at the end of what it reads.
+/// The marker at the current position that ends a call.
 pub(super) enum CallBoundary {
-    /// The call's end; it is read.
+    /// The call's end marker, which has been consumed.
     Close,
-    /// Something else begins.
+    /// A marker of the next part, which has not been consumed.
     Before,
     Hold,
     Nothing,
 }
 
 impl ResponseParser {
-    /// Announces a call, unless its name cannot be one. Later text of `raw` is not needed then.
+    /// Announces a call. Returns false if its name is invalid.
     pub(super) fn announce(
         &mut self,
         call: &mut OpenCall,
@@ -31,6 +31,7 @@ impl ResponseParser {
         }
         call.name.clone_from(&name);
         call.index = Some(self.start_call(name, id, events));
+        // An announced call cannot become content any more, so its raw text is not needed.
         call.raw.clear();
         true
     }
@@ -53,18 +54,18 @@ impl ResponseParser {
         (ParserState::Outside { first: true }, ParserFlow::Continue)
     }
 
-    /// The call was none: what it seemed to begin with is content.
-    pub(super) fn no_call(
+    /// Emits the text of a call that cannot be parsed as content.
+    pub(super) fn reject_call(
         &mut self,
         call: &OpenCall,
         more: &str,
         events: &mut Vec<ResponseEvent>,
     ) -> CallStep {
-        self.give_up(&format!("{}{more}", call.raw), events);
+        self.revert_to_content(&format!("{}{more}", call.raw), events);
         (ParserState::Outside { first: false }, ParserFlow::Continue)
     }
 
-    /// What stands where parsing is, of what can end a call. Reads it, if it is the call's own end.
+    /// The marker at the current position that ends a call. Consumes the call's own end marker.
     pub(super) fn at_end(&mut self, call: &OpenCall) -> CallBoundary {
         match self.watches.fields[call.field].end.at(&self.input, self.input.at, None) {
             WatchMatch::Marker(MarkerRole::Close, _, end) => {
@@ -77,7 +78,7 @@ impl ResponseParser {
         }
     }
 
-    /// Announces a call; returns its index. The model's own id counts unless it was used before.
+    /// Emits the start of a call and returns its index.
     pub(super) fn start_call(
         &mut self,
         name: String,
@@ -86,6 +87,8 @@ impl ResponseParser {
     ) -> usize {
         let index = self.calls;
         self.calls += 1;
+        // Clients match results to calls by id, so ids must be unique. Models repeat them (test
+        // case "kimi-k2: one id twice").
         let id = id.filter(|id| !id.is_empty() && id.len() <= 256 && !self.ids.contains(id));
         let id = id.unwrap_or_else(|| self.made_id(index));
         self.ids.insert(id.clone());
@@ -94,15 +97,17 @@ impl ResponseParser {
     }
 
     fn made_id(&self, index: usize) -> String {
+        // Mistral's chat templates require ids of nine letters or digits.
         const LETTERS: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
         let shape = self.format.inner.fields.iter().find_map(|field| match &field.body {
             Body::Call(shape) => Some((shape.id_prefix.as_str(), shape.id_length)),
             _ => None,
         });
         let (prefix, length) = shape.unwrap_or(("call_", 24));
+        // The odd factor spreads consecutive indices over all bits.
         let mut state = self.seed ^ (index as u64).wrapping_mul(0xd134_2543_de82_ef95);
         let letters = (0..length).map(|_| {
-            // splitmix64
+            // SplitMix64 (Steele, Lea and Flood, 2014): the ids need no cryptographic strength.
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
             let mut z = state;
             z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,6 +1,7 @@
 //! Errors of response templates.
 
-/// A response template that cannot be used. The model can be served without it: by one of ours, or unparsed.
+/// A response template that cannot be used. The model can still be served with a built-in format,
+/// or with its output unparsed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResponseFormatError {

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// A piece of the parsed response. Deltas are only ever appended to: those of one kind (and of one call), concatenated, are the
-/// parsed value, whatever pieces the output arrived in.
+/// An increment of the parsed response. The concatenated deltas of one kind (or of one call) are
+/// the parsed value. They do not depend on how the output was divided into pieces.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum ResponseEvent {
@@ -15,7 +15,8 @@ pub enum ResponseEvent {
     ToolCallStart {
         /// 0 for the first call of the response.
         index: usize,
-        /// The model's own id where its format has one, else one made from the caller's seed.
+        /// The id that the model wrote, if its format has ids; otherwise one derived from the
+        /// caller's seed.
         id: String,
         /// The function's name.
         name: String,
@@ -34,11 +35,7 @@ pub enum ResponseEvent {
         ending: CallEnding,
     },
     /// A field of the checkpoint's own template that is neither reasoning, content nor tool calls.
-    Field {
-        name: String,
-        /// What its region was parsed to.
-        value: Value,
-    },
+    Field { name: String, value: Value },
 }
 
 /// How a tool call ended.
@@ -46,14 +43,16 @@ pub enum ResponseEvent {
 pub enum CallEnding {
     /// The arguments are one valid JSON value.
     Complete,
-    /// The model wrote something that its format does not allow: the arguments are what it wrote, and may not be JSON.
+    /// The model broke its format. The arguments are the text that it wrote, which may not be JSON.
     Malformed,
     /// The output ended inside the call: the arguments are a prefix.
     Cut,
 }
 
-/// Appends, joining a delta to the one before it of the same kind.
+/// Appends an event. A delta is joined to a preceding delta of the same kind.
 pub(super) fn append(events: &mut Vec<ResponseEvent>, event: ResponseEvent) {
+    // One `push` can emit many small deltas (held white space, then text). Joining them gives the
+    // client one event, and makes the events of the whole output comparable to those of its pieces.
     use ResponseEvent::{Content, Reasoning, ToolCallArguments};
     match (events.last_mut(), &event) {
         (Some(Reasoning(text)), Reasoning(more)) | (Some(Content(text)), Content(more)) => {

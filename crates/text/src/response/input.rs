@@ -1,47 +1,51 @@
-//! Output that is not parsed yet, and where each byte of it came from.
+//! Output that is not parsed yet, with the origin of each byte.
 
 use std::ops::Range;
 
-/// Where text came from.
+/// The origin of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TextOrigin {
     /// Ordinary tokens.
     Text,
-    /// A token that the vocabulary sets apart from text.
+    /// A control token.
     Control,
-    /// The chat template's own text in a prompt: counts as either.
+    // A rendered prompt does not tell whether `<think>` will become a token, so both must match.
+    /// The chat template's own text in a prompt: counts as text and as control tokens.
     Template,
-    /// What messages contributed to a prompt: never a marker.
+    /// Text of a prompt that came from messages: never a marker.
     Message,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OutputEnd {
-    /// By the model, or by a stop string.
+    /// The model or a stop string ended the output.
     Whole,
-    /// By a limit, before the model ended it.
+    /// A limit ended the output.
     Cut,
 }
 
-/// A window on the stream: what is still needed of it.
+/// A window of the stream: the text that the parser still needs.
 #[derive(Default)]
 pub(super) struct StreamWindow {
     text: String,
     /// Ends of runs of bytes of one origin, in `text`.
     runs: Vec<(usize, TextOrigin)>,
-    /// Where parsing has come to, in `text`.
+    /// The parser's position in `text`.
     pub at: usize,
-    /// Bytes of the stream before `text`.
+    /// Number of bytes of the stream before `text`.
     base: usize,
+    // `\b` and `^` in a marker's pattern look at it.
     /// The byte before `text`.
     before: Option<u8>,
-    /// Nothing more will come.
+    /// Set once the output has ended.
     pub ended: Option<OutputEnd>,
 }
 
 impl StreamWindow {
     pub fn push(&mut self, text: &str, origin: TextOrigin) {
         self.text.push_str(text);
+        // Pieces of one origin share a run, so the number of runs does not grow with the number of
+        // tokens.
         match self.runs.last_mut() {
             Some((end, last)) if *last == origin => *end = self.text.len(),
             _ => self.runs.push((self.text.len(), origin)),
@@ -56,12 +60,12 @@ impl StreamWindow {
         self.text.len()
     }
 
-    /// What is not parsed yet.
+    /// The text that is not parsed yet.
     pub fn rest(&self) -> &str {
         self.text.get(self.at..).unwrap_or_default()
     }
 
-    /// Text from where parsing is up to a position, which must not lie inside a character.
+    /// Text from the current position to `end`, which must be a character boundary.
     pub fn upto(&self, end: usize) -> &str {
         self.text.get(self.at..end).unwrap_or_default()
     }
@@ -70,17 +74,17 @@ impl StreamWindow {
         self.text.get(range).unwrap_or_default()
     }
 
-    /// Position in the whole stream.
+    /// The position in the whole stream of a position in the window.
     pub fn absolute(&self, at: usize) -> usize {
         self.base + at
     }
 
-    /// The byte before a position; none at the beginning of the stream.
+    /// The byte before a position; `None` at the beginning of the stream.
     pub fn byte_before(&self, at: usize) -> Option<u8> {
         if at == 0 { self.before } else { self.bytes().get(at - 1).copied() }
     }
 
-    /// First index of `runs` that reaches beyond a position. There are few runs: text is dropped once it is parsed.
+    /// Index of the run that contains a position.
     fn run(&self, at: usize) -> usize {
         self.runs.partition_point(|(end, _)| *end <= at)
     }
@@ -89,10 +93,11 @@ impl StreamWindow {
         self.runs.get(self.run(at)).map_or(TextOrigin::Text, |(_, origin)| *origin)
     }
 
-    /// Whether all bytes of a range (as far as they have arrived) have one of the origins.
+    /// Whether all bytes of a range that have arrived have an allowed origin.
     pub fn all(&self, range: Range<usize>, allowed: impl Fn(TextOrigin) -> bool) -> bool {
         let mut at = range.start;
         for (end, origin) in self.runs.get(self.run(at)..).unwrap_or_default() {
+            // A marker may extend beyond the text that has arrived.
             if at >= range.end.min(self.len()) {
                 break;
             }
@@ -104,7 +109,7 @@ impl StreamWindow {
         true
     }
 
-    /// Where the next run of control tokens begins, at a position or after it; else the end.
+    /// The beginning of the first run of control tokens at or after a position; otherwise the end.
     pub fn next_control(&self, from: usize) -> usize {
         let mut begin = from;
         for (end, origin) in self.runs.get(self.run(from)..).unwrap_or_default() {
@@ -116,7 +121,7 @@ impl StreamWindow {
         self.len()
     }
 
-    /// Drops what is parsed.
+    /// Drops parsed text. The window stays small, whatever the length of the output.
     pub fn compact(&mut self) {
         if self.at == 0 {
             return;
@@ -133,7 +138,7 @@ impl StreamWindow {
     }
 }
 
-/// The longest part of a text of at most `limit` bytes that ends between characters.
+/// The length of the longest prefix of at most `limit` bytes that ends at a character boundary.
 pub(super) fn floor(text: &str, limit: usize) -> usize {
     let mut end = limit.min(text.len());
     while !text.is_char_boundary(end) {

@@ -1,4 +1,4 @@
-//! Calls whose arguments are JSON, or which are JSON objects as a whole.
+//! Tool calls whose arguments are JSON, or which are JSON objects.
 
 use super::call::{JsonArguments, ObjectCalls, ObjectEvent, ObjectKeys, ReadProgress};
 use super::call_events::CallBoundary;
@@ -9,10 +9,11 @@ use super::parser::ResponseParser;
 use super::state::{CallPhase, CallStep, JsonReader, MAX_REGION_BYTES, OpenCall};
 
 impl ResponseParser {
-    /// Text that JSON can be read from, up to the next control token. At a control token: its first character, so that what it may begin
-    /// is looked at first.
+    /// End of the input that the JSON reader may consume: the next control token.
     fn readable(&self) -> usize {
         let at = self.input.at;
+        // A control token inside a JSON string ends the call only if it begins an end marker.
+        // Otherwise its first character is read as text, and the next one is checked again.
         match self.input.next_control(at) {
             next if next > at => next,
             _ => at + self.input.rest().chars().next().map_or(0, char::len_utf8),
@@ -29,9 +30,12 @@ impl ResponseParser {
         mut reader: JsonReader,
         events: &mut Vec<ResponseEvent>,
     ) -> CallStep {
+        // The call's name was invalid.
         if call.index.is_none() && matches!(reader, JsonReader::Arguments(_)) {
-            return self.no_call(&call, "", events);
+            return self.reject_call(&call, "", events);
         }
+        // The end marker as text may be part of a JSON string, so only control tokens are checked
+        // before the JSON ends.
         if self.at_control() {
             match self.at_end(&call) {
                 CallBoundary::Nothing => {}
@@ -47,12 +51,13 @@ impl ResponseParser {
                 (end - self.input.at, progress)
             }
             JsonReader::Objects(objects) => {
+                // Before the name is known, the raw text is kept, so it is limited.
                 let announced = call.index.is_some();
                 let room =
                     if announced { usize::MAX } else { MAX_REGION_BYTES.saturating_sub(call.raw.len()) };
                 let room = floor(self.input.upto(end), room);
                 if room == 0 {
-                    return self.no_call(&call, "", events);
+                    return self.reject_call(&call, "", events);
                 }
                 let text = self.input.slice(self.input.at..self.input.at + room).to_owned();
                 (room, self.read_objects(&mut call, objects, &text, events))
@@ -62,7 +67,7 @@ impl ResponseParser {
             ReadProgress::More => {
                 self.input.at += length;
                 call.phase = CallPhase::Json(reader);
-                call.goes_on()
+                call.continue_step()
             }
             ReadProgress::Done(read) => {
                 self.input.at += read;
@@ -70,7 +75,7 @@ impl ResponseParser {
                     return self.ended(call, true, events);
                 }
                 call.phase = CallPhase::After;
-                call.goes_on()
+                call.continue_step()
             }
             ReadProgress::Stuck(read) => {
                 self.input.at += read;
@@ -80,12 +85,12 @@ impl ResponseParser {
         }
     }
 
-    /// A format whose calls end with their JSON.
+    /// Whether the end of the JSON ends a call (Mistral: calls have no end marker).
     fn closes_itself(&self, call: &OpenCall) -> bool {
         self.format.inner.fields[call.field].close.is_none()
     }
 
-    /// The JSON ends, or cannot go on.
+    /// Handles the end of the JSON at an end marker or an invalid byte.
     fn json_ends(
         &mut self,
         mut call: OpenCall,
@@ -95,7 +100,7 @@ impl ResponseParser {
     ) -> CallStep {
         if matches!(end, CallBoundary::Hold) {
             call.phase = CallPhase::Json(reader);
-            return call.waits();
+            return call.wait_step();
         }
         match reader {
             JsonReader::Arguments(arguments) => self.arguments_end(call, arguments, end, events),
@@ -112,18 +117,21 @@ impl ResponseParser {
     ) -> CallStep {
         let mut out = String::new();
         let nothing = arguments.is_empty();
+        // Empty arguments before an end marker mean `{}`. Empty arguments before an invalid byte do
+        // not: the raw text follows instead.
         let whole =
             if matches!(end, CallBoundary::Nothing) && nothing { false } else { arguments.finish(&mut out) };
         call.emit(out, events);
+        // Invalid JSON: emit the text as it is, up to an end marker.
         if matches!(end, CallBoundary::Nothing) {
             call.malformed = true;
             call.phase = CallPhase::Raw;
-            return call.goes_on();
+            return call.continue_step();
         }
         self.ended(call, whole, events)
     }
 
-    /// Reads objects and gives out what they tell.
+    /// Reads objects and emits their events.
     fn read_objects(
         &mut self,
         call: &mut OpenCall,
@@ -141,7 +149,8 @@ impl ResponseParser {
             ReadProgress::More => text.len(),
             ReadProgress::Done(read) | ReadProgress::Stuck(read) => read,
         };
-        // what comes behind a call may turn out to be none
+        // Text after a complete call may turn out to be no call. It must be in `raw`, even if it
+        // arrived in one piece with the end of the call.
         let mut from = 0;
         for event in found {
             match event {
@@ -174,18 +183,18 @@ impl ResponseParser {
             call.malformed = true;
             if matches!(end, CallBoundary::Nothing) {
                 call.phase = CallPhase::Raw;
-                return call.goes_on();
+                return call.continue_step();
             }
             return self.ended(call, false, events);
         }
         if objects.is_between() && !matches!(end, CallBoundary::Nothing) && call.raw.trim().is_empty() {
             return self.ended(call, true, events);
         }
-        self.no_call(&call, "", events)
+        self.reject_call(&call, "", events)
     }
 }
 
-/// The keys of calls that are written as objects.
+/// The keys of a format whose calls are objects.
 fn object_keys(body: &Body) -> Option<&ObjectKeys> {
     let Body::Call(shape) = body else { return None };
     match &shape.arguments {

@@ -1,7 +1,7 @@
 //! Parsing of responses into reasoning, answer and tool calls.
 //!
-//! The same parser handles streams and whole responses. The markers that it searches for are data: a
-//! response template in Hugging Face's form, the checkpoint's own or a built-in one
+//! The same parser handles streams and whole responses. The markers that it searches for are data:
+//! a response template in Hugging Face's form, the checkpoint's own or a built-in one
 //! (`response_templates/`), compiled to a [`ResponseFormat`]. See docs/response-parsing.md.
 //!
 //! * [`ResponseFormat::for_model`] chooses a format; [`ResponseParser`] parses text into
@@ -16,7 +16,6 @@ mod format;
 mod grammar;
 mod input;
 mod json_call;
-mod marker_tokens;
 mod open_call;
 mod options;
 mod parser;

@@ -11,7 +11,8 @@ use super::watches::Watches;
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// Parses one response, whole or while it arrives: any way to cut the output into pieces gives the same concatenated events.
+/// Parses one response, as a whole or while it streams. The concatenated events do not depend on
+/// how the output is divided into pieces.
 ///
 /// ```
 /// use latent_text::{CallEnding, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser};
@@ -36,18 +37,21 @@ pub struct ResponseParser {
     pub(super) state: ParserState,
     pub(super) reasoning: TextOut,
     pub(super) content: TextOut,
-    /// Text outside all fields, where the field that it belongs to is parsed as a whole.
+    /// Text of the implicit field (outside all markers) if that field is a region.
     pub(super) loose: String,
     pub(super) seed: u64,
     pub(super) calls: usize,
     pub(super) ids: HashSet<String>,
-    /// Where the last marker without any text was found, so that it is found once.
+    // A pattern can match the empty string. Without this position, the parser would find such a
+    // marker again and again at the same byte and never advance.
+    /// Position in the stream of the last empty marker.
     pub(super) last_empty: Option<usize>,
 }
 
 impl ResponseParser {
-    /// A parser for one response. `tools` are those of the request, as clients send them: a list of objects with `name` and `parameters`,
-    /// each perhaps in `function`; null or empty if there are none.
+    /// A parser for one response. `tools` is the request's list of tools: objects with `name` and
+    /// `parameters`, or such objects in `function`. It is null or empty if the request has no
+    /// tools.
     pub fn new(format: &ResponseFormat, tools: &Value, options: &ParserOptions) -> ResponseParser {
         let inner: &FormatRules = &format.inner;
         let out = |kind, event| {
@@ -57,6 +61,8 @@ impl ResponseParser {
         };
         let reasoning = inner.fields.iter().position(|field| field.kind == FieldKind::Reasoning);
         let state = match reasoning.filter(|_| options.starts_in_reasoning && options.parse_reasoning) {
+            // A region is parsed from its opening marker to its closing one. It cannot start in
+            // the middle.
             Some(field) if matches!(inner.fields[field].body, Body::Text) => {
                 ParserState::Text { field, first: true }
             }
@@ -78,7 +84,7 @@ impl ResponseParser {
         }
     }
 
-    /// Whether what comes next is reasoning.
+    /// Whether the next text is reasoning.
     pub fn in_reasoning(&self) -> bool {
         let field = match &self.state {
             ParserState::Text { field, .. } => Some(*field),
@@ -88,12 +94,14 @@ impl ResponseParser {
         field.is_some_and(|field| self.format.inner.fields[field].kind == FieldKind::Reasoning)
     }
 
+    /// Takes the state for one step. A step that sets no other state continues outside all fields.
     pub(super) fn take_state(&mut self) -> ParserState {
         std::mem::replace(&mut self.state, ParserState::Outside { first: true })
     }
 
-    /// What looked like the beginning of something was content.
-    pub(super) fn give_up(&mut self, raw: &str, events: &mut Vec<ResponseEvent>) {
+    /// Emits the raw text of a call or region as content, because it could not be parsed.
+    pub(super) fn revert_to_content(&mut self, raw: &str, events: &mut Vec<ResponseEvent>) {
+        // The opening marker dropped white space before it. That white space is text again.
         self.content.undo_marker(events);
         self.content.text(raw, events);
         self.state = ParserState::Outside { first: false };

@@ -1,4 +1,7 @@
-//! Regular expressions as markers, matched incrementally: a lazy DFA tells when more text could still change a match.
+//! Regular expressions as markers, matched incrementally.
+//!
+//! A backtracking engine cannot tell whether more text could change a match. A lazy DFA can: its
+//! state is dead when no continuation matches.
 
 use super::error::ResponseFormatError;
 use super::input::{StreamWindow, TextOrigin};
@@ -9,7 +12,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Bytes that one match may span. Text is held back for that long at most, and a search costs at most that much per byte.
+/// Maximum bytes of a match. It bounds the text that is held back, and the cost of a search per
+/// byte: an expression such as `<.*>` could match the rest of any output.
 const MAX_MATCH_BYTES: usize = 1024;
 
 /// A compiled expression.
@@ -18,7 +22,8 @@ pub(super) struct ResponsePattern {
     compiled: Arc<CompiledPattern>,
 }
 
-/// An expression with the scratch memory of one parser.
+/// An expression with the scratch memory of one parser. Formats are shared between threads, so the
+/// DFA's cache cannot be part of the compiled expression.
 pub(super) struct PatternSearch {
     pattern: ResponsePattern,
     cache: RefCell<Cache>,
@@ -35,21 +40,24 @@ pub(super) enum PatternFit {
     Full(usize),
 }
 
-/// A Python expression in Rust's syntax, as far as they differ in what templates use.
+/// A Python expression in Rust's syntax. `\Z` is the only difference in what templates use.
 fn translated(pattern: &str) -> String {
     pattern.replace(r"\Z", r"\z")
 }
 
-/// Compiles an expression for captures; dots match line ends.
+/// Compiles an expression for captures. Dots match line ends.
 pub(super) fn regex(place: &str, pattern: &str) -> Result<meta::Regex, ResponseFormatError> {
     meta::Builder::new()
         .syntax(syntax::Config::new().dot_matches_new_line(true))
+        // Templates come from checkpoints. `(a{1000}){1000}` must not exhaust memory.
         .configure(meta::Config::new().nfa_size_limit(Some(1 << 20)))
         .build(&translated(pattern))
         .map_err(|e| refused(place, pattern, &e))
 }
 
 fn refused(place: &str, pattern: &str, problem: &impl std::error::Error) -> ResponseFormatError {
+    // The outer message of regex-automata says only that building failed. The source has the
+    // reason.
     let problem = std::error::Error::source(problem).map_or_else(|| problem.to_string(), ToString::to_string);
     ResponseFormatError::Pattern { place: place.to_owned(), pattern: pattern.to_owned(), problem }
 }
@@ -79,8 +87,9 @@ impl PatternSearch {
         PatternSearch { pattern: pattern.clone(), cache: RefCell::new(pattern.compiled.dfa.create_cache()) }
     }
 
-    /// Whether it matches from a position on.
+    /// Matches the expression at a position.
     pub fn fit(&self, input: &StreamWindow, at: usize) -> PatternFit {
+        // A failure of the DFA counts as no match. The text then stays content.
         self.run(input, at).unwrap_or(PatternFit::No)
     }
 
@@ -91,10 +100,14 @@ impl PatternSearch {
         let mut last = None;
         let done = |last: Option<usize>| Some(last.map_or(PatternFit::No, PatternFit::Full));
         for (i, byte) in input.bytes().get(at..)?.iter().enumerate() {
+            // Text of messages is never part of a marker, even if a pattern such as `<.*>` would
+            // match it.
             if i == MAX_MATCH_BYTES || input.origin(at + i) == TextOrigin::Message {
                 return done(last);
             }
             state = dfa.next_state(cache, state, *byte).ok()?;
+            // Match states of regex-automata are delayed by one byte: this byte is not part of the
+            // match.
             if state.is_match() {
                 last = Some(at + i);
             }
@@ -102,6 +115,7 @@ impl PatternSearch {
                 return done(last);
             }
         }
+        // The state is alive, so more text could make a longer match.
         if input.ended.is_none() {
             return Some(PatternFit::Partial);
         }

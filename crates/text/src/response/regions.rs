@@ -1,4 +1,4 @@
-//! Regions that are parsed when they close, and calls that come out of them.
+//! Fields that are parsed as a whole when they close, and tool calls in them.
 
 use super::event::{CallEnding, ResponseEvent, append};
 use super::format::{Body, FieldKind};
@@ -28,8 +28,9 @@ impl ResponseParser {
         let room = floor(text, MAX_REGION_BYTES.saturating_sub(body.len()));
         body.push_str(text.get(..room).unwrap_or_default());
         self.input.at += room;
+        // The region exceeds the limit. Its text becomes content and the rest is parsed normally.
         if self.input.at < until {
-            self.give_up(&(open + &body), events);
+            self.revert_to_content(&(open + &body), events);
             return ParserFlow::Continue;
         }
         if let WatchMatch::Marker(_, start, end) = found {
@@ -39,7 +40,7 @@ impl ResponseParser {
             let close = self.input.upto(end).to_owned();
             self.input.at = end;
             if !self.end_region(field, &captures, &body, events) {
-                self.give_up(&format!("{open}{body}{close}"), events);
+                self.revert_to_content(&format!("{open}{body}{close}"), events);
             }
             return ParserFlow::Continue;
         }
@@ -47,7 +48,7 @@ impl ResponseParser {
         ParserFlow::Wait
     }
 
-    /// Gives out what a region was parsed to. False if it cannot be parsed.
+    /// Parses a region and emits the result. Returns false if the region cannot be parsed.
     pub(super) fn end_region(
         &mut self,
         field: usize,
@@ -55,6 +56,7 @@ impl ResponseParser {
         body: &str,
         events: &mut Vec<ResponseEvent>,
     ) -> bool {
+        // Cloning the format is cheap (an `Arc`), and frees `self` for mutable use below.
         let format = self.format.clone();
         let field = &format.inner.fields[field];
         let Body::Region(region) = &field.body else { return true };
@@ -74,7 +76,7 @@ impl ResponseParser {
         if let Some(field) = self.format.inner.implicit.filter(|_| !loose.trim().is_empty())
             && !self.end_region(field, &HashMap::new(), &loose, events)
         {
-            self.give_up(&loose, events);
+            self.revert_to_content(&loose, events);
         }
     }
 
@@ -86,6 +88,7 @@ impl ResponseParser {
             let name = function.get("name").and_then(Value::as_str)?.to_owned();
             Some((name, function.get("arguments").cloned().unwrap_or_else(|| serde_json::json!({}))))
         };
+        // All or none: events cannot be taken back after a later call turns out to be malformed.
         let Some(calls) = calls.iter().map(parts).collect::<Option<Vec<_>>>() else { return false };
         for (name, mut arguments) in calls {
             for (key, value) in arguments.as_object_mut().into_iter().flatten() {
@@ -102,6 +105,8 @@ impl ResponseParser {
         true
     }
 
+    /// Converts a string to the parameter's declared type. `xml-inline` makes strings of all
+    /// values.
     fn retype(&self, tool: &str, key: &str, value: &mut Value) {
         let kinds = self.types.of(tool, key);
         let typed = |value: &Value| {
@@ -109,6 +114,7 @@ impl ResponseParser {
             serde_json::from_str(&text).ok()
         };
         match value {
+            // `merge_duplicates` made a list of a parameter that was written twice.
             Value::Array(values) if !kinds.contains(&super::call::ParameterType::Array) => {
                 for value in values {
                     *value = typed(value).unwrap_or_else(|| value.take());

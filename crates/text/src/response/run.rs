@@ -1,4 +1,7 @@
-//! The executor: a state machine over a format's regions, fed piece by piece.
+//! The parser's executor: a state machine over a format's fields. Input arrives in pieces.
+//!
+//! A step consumes input up to the next marker. If the rest of the input could be the beginning of
+//! a marker, the step ends, and the rest waits for the next piece.
 
 use super::event::ResponseEvent;
 use super::format::{Body, Delimiter, FieldKind, ResponseFormat};
@@ -12,7 +15,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 impl ResponseFormat {
-    /// Whether the prompt's end has opened the reasoning, as templates do that end with `<think>`.
+    /// Whether the end of the prompt opens the reasoning. Some templates end with `<think>`.
     pub fn opens_reasoning(&self, prompt: &RenderedText) -> bool {
         let mut parser = ResponseParser::new(self, &Value::Null, &ParserOptions::default());
         parser.continue_prompt(prompt);
@@ -21,13 +24,18 @@ impl ResponseFormat {
 }
 
 impl ResponseParser {
-    /// Takes over the state in which a prompt leaves the response: templates open the reasoning, and callers may have begun the answer.
-    /// Nothing of the prompt is given out. To be called before anything is pushed.
+    /// Starts in the state that the end of the prompt leaves: the template may open the reasoning,
+    /// and the caller may have begun the answer. No text of the prompt is emitted. Call this before
+    /// the first [`push`](Self::push).
     pub fn continue_prompt(&mut self, prompt: &RenderedText) {
         let mut at = self.format.assistant_turn(prompt);
+        // The prompt goes through the parser, so that its markers change the state. The events are
+        // dropped.
         let mut events = Vec::new();
         let content = prompt.content.iter().filter(|range| range.end > at).cloned().collect::<Vec<_>>();
         for range in content.into_iter().chain(std::iter::once(prompt.text.len()..prompt.text.len())) {
+            // Only the template's text can hold markers. A user's message that contains `<think>`
+            // must not open the reasoning.
             for (until, origin) in
                 [(range.start.max(at), TextOrigin::Template), (range.end, TextOrigin::Message)]
             {
@@ -41,13 +49,15 @@ impl ResponseParser {
         self.reasoning.forget();
         self.content.forget();
         self.loose.clear();
+        // Calls of the prompt are not part of the response: its indices start at 0.
         (self.calls, self.ids) = (0, HashSet::new());
+        // The beginning of the call or region was not emitted, so the response cannot continue it.
         if matches!(self.state, ParserState::Call(_) | ParserState::Region { .. }) {
             self.state = ParserState::Outside { first: true };
         }
     }
 
-    /// The next piece of output. `special`: it is the text of one token that the vocabulary sets apart from text
+    /// Parses the next piece of output. `special`: the piece is the text of one control token
     /// ([`ParserOptions::control_tokens`]).
     pub fn push(&mut self, piece: &str, special: bool, events: &mut Vec<ResponseEvent>) {
         if !piece.is_empty() && self.input.ended.is_none() {
@@ -56,13 +66,15 @@ impl ResponseParser {
         }
     }
 
-    /// The output is over: gives out what was held back, and ends what is open. A marker that ends behind one of its control tokens is dropped.
+    /// Ends the output: emits held text and closes the open field or call. If the output ends
+    /// inside a marker, after one of its control tokens, the partial marker is dropped.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
         self.end(OutputEnd::Whole, events);
     }
 
-    /// The output was cut off by a limit: as [`ResponseParser::finish`], but the beginning of a marker, and of a call that has no name yet, is
-    /// dropped, so that what is given out is the beginning of what the model would have come to.
+    /// Ends an output that a limit cut off. Unlike [`ResponseParser::finish`], drops a partial
+    /// marker and a call without a name, so that the result is a prefix of the result of the longer
+    /// output.
     pub fn cut(&mut self, events: &mut Vec<ResponseEvent>) {
         self.end(OutputEnd::Cut, events);
     }
@@ -72,15 +84,18 @@ impl ResponseParser {
             return;
         }
         self.input.ended = Some(how);
+        // A partial marker that was held can now be decided.
         self.run(events);
         match self.take_state() {
             ParserState::Outside { .. } | ParserState::Text { .. } => {}
             ParserState::Region { field, open, captures, body } => {
                 let read = self.end_region(field, &captures, &body, events);
+                // A cut call or field is dropped: its raw text would not be part of the answer if
+                // the output were longer.
                 let text =
                     matches!(self.format.inner.fields[field].kind, FieldKind::Reasoning | FieldKind::Content);
                 if !read && (text || how == OutputEnd::Whole) {
-                    self.give_up(&(open + &body), events);
+                    self.revert_to_content(&(open + &body), events);
                 }
             }
             ParserState::Call(call) if call.index.is_some() || how == OutputEnd::Whole => {
@@ -113,26 +128,27 @@ impl ResponseParser {
         }
     }
 
-    /// Whether the format treats the beginning of a text apart.
-    fn tells_first(&self) -> bool {
+    /// Whether some markers of the format count only at the beginning of a text (`first`).
+    fn distinguishes_start(&self) -> bool {
         self.format.inner.fields.iter().any(|field| field.first)
     }
 
-    /// Gives out text up to a position, in the field that is open.
-    fn pass(&mut self, field: Option<usize>, end: usize, events: &mut Vec<ResponseEvent>) {
+    /// Emits text up to a position as part of a field.
+    fn emit_until(&mut self, field: Option<usize>, end: usize, events: &mut Vec<ResponseEvent>) {
         let text = self.input.upto(end);
         match field.map(|field| &self.format.inner.fields[field]) {
             Some(field) if !matches!(field.body, Body::Text) => self.loose.push_str(text),
             Some(field) if field.kind == FieldKind::Reasoning => self.reasoning.text(text, events),
             Some(_) => self.content.text(text, events),
-            // as the template says: what is in no field is not part of the message
+            // A template without an implicit field excludes this text from the message.
             None => {}
         }
         self.input.at = end;
     }
 
-    /// Passes white space on while nothing else has come; returns what is found where it ends.
-    fn lead(
+    /// Emits white space at the beginning of a text, and matches markers at its end. Returns `None`
+    /// if the input ends first.
+    fn marker_after_space(
         &mut self,
         field: Option<usize>,
         inside: bool,
@@ -140,7 +156,7 @@ impl ResponseParser {
     ) -> Option<WatchMatch> {
         let rest = self.input.rest();
         let end = self.input.at + rest.len() - rest.trim_start().len();
-        self.pass(field, end, events);
+        self.emit_until(field, end, events);
         if end == self.input.len() {
             return None;
         }
@@ -153,9 +169,9 @@ impl ResponseParser {
 
     fn outside(&mut self, first: bool, events: &mut Vec<ResponseEvent>) -> ParserFlow {
         let implicit = self.format.inner.implicit;
-        let first = first && self.tells_first();
+        let first = first && self.distinguishes_start();
         let found = if first {
-            match self.lead(implicit, false, events) {
+            match self.marker_after_space(implicit, false, events) {
                 Some(found) => found,
                 None => return ParserFlow::Wait,
             }
@@ -165,26 +181,27 @@ impl ResponseParser {
         self.state = ParserState::Outside { first };
         match found {
             WatchMatch::Marker(role, start, end) => {
-                self.pass(implicit, start, events);
+                self.emit_until(implicit, start, events);
                 self.marker(role, end, events);
                 ParserFlow::Continue
             }
             WatchMatch::Hold(at) => {
-                self.pass(implicit, at, events);
+                self.emit_until(implicit, at, events);
                 ParserFlow::Wait
             }
+            // Text other than white space: from now on, markers with `first` need a control token.
             WatchMatch::Nothing if first => {
                 self.state = ParserState::Outside { first: false };
                 ParserFlow::Continue
             }
             WatchMatch::Nothing => {
-                self.pass(implicit, self.input.len(), events);
+                self.emit_until(implicit, self.input.len(), events);
                 ParserFlow::Wait
             }
         }
     }
 
-    /// A marker outside all fields, from where parsing is to `end`.
+    /// Handles a marker outside all fields, from the current position to `end`.
     fn marker(&mut self, role: MarkerRole, end: usize, events: &mut Vec<ResponseEvent>) {
         let open = self.input.upto(end).to_owned();
         if open.is_empty() {
@@ -192,6 +209,8 @@ impl ResponseParser {
         }
         self.input.at = end;
         self.end_loose(events);
+        // White space before a marker can be dropped only now. Kimi-K3 keeps it except before
+        // calls.
         let calls = self.begins_calls(role, &open);
         self.content.marker(calls, events);
         self.reasoning.marker(calls, events);
@@ -218,7 +237,7 @@ impl ResponseParser {
         }
     }
 
-    /// A call whose name is in its opening begins at once.
+    /// Announces a call whose name is a group of its opening pattern.
     fn announce_captured(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> OpenCall {
         if matches!(call.phase, CallPhase::Json(JsonReader::Arguments(_))) {
             let name = std::mem::take(&mut call.name);
@@ -230,7 +249,7 @@ impl ResponseParser {
     fn text(&mut self, field: usize, first: bool, events: &mut Vec<ResponseEvent>) -> ParserFlow {
         let first = first && self.format.inner.fields[field].first;
         let found = if first {
-            match self.lead(Some(field), true, events) {
+            match self.marker_after_space(Some(field), true, events) {
                 Some(found) => found,
                 None => {
                     self.state = ParserState::Text { field, first };
@@ -243,12 +262,14 @@ impl ResponseParser {
         self.state = ParserState::Text { field, first };
         match found {
             WatchMatch::Marker(role, start, end) => {
-                self.pass(Some(field), start, events);
+                self.emit_until(Some(field), start, events);
                 if end == start {
                     self.last_empty = Some(self.input.absolute(end));
                 }
                 match role {
+                    // The opening marker again: a model may repeat the `<think>` of its prompt.
                     MarkerRole::Ignore => self.input.at = end,
+                    // The marker opens another field and is parsed again outside.
                     MarkerRole::Before => self.close_text(field, events),
                     _ => {
                         self.input.at = end;
@@ -258,7 +279,7 @@ impl ResponseParser {
                 ParserFlow::Continue
             }
             WatchMatch::Hold(at) => {
-                self.pass(Some(field), at, events);
+                self.emit_until(Some(field), at, events);
                 ParserFlow::Wait
             }
             WatchMatch::Nothing if first => {
@@ -266,7 +287,7 @@ impl ResponseParser {
                 ParserFlow::Continue
             }
             WatchMatch::Nothing => {
-                self.pass(Some(field), self.input.len(), events);
+                self.emit_until(Some(field), self.input.len(), events);
                 ParserFlow::Wait
             }
         }

@@ -1,40 +1,45 @@
-//! States of the parser: outside all fields, in a field, or in a part of a tool call.
+//! States of the parser: outside all fields, in a field, or at a position of a tool call.
 
 use super::call::{JsonArguments, ObjectCalls, ParameterType, escape_into, quoted};
 use super::event::{ResponseEvent, append};
 use super::format::{ArgumentsShape, CallShape};
 use std::collections::HashMap;
 
-/// Bytes of a region that is parsed as a whole, or of a call before its name is known. What is longer is content.
+/// Maximum bytes of a region that is parsed as a whole, or of a call before its name is known.
+/// Longer text is content.
+// The raw text is kept to be emitted as content if parsing fails, so it must be bounded.
 pub(super) const MAX_REGION_BYTES: usize = 4 << 20;
 
 pub(super) enum ParserState {
-    /// Outside all fields. `first`: nothing but white space has come since the last of them.
+    /// Outside all fields. `first`: only white space has followed the last field.
     Outside { first: bool },
-    /// In a field whose text goes out as it comes.
+    /// In a field whose text is streamed.
     Text { field: usize, first: bool },
-    /// In a field that is parsed when it closes: its opening, the opening's groups, and the text so far.
+    /// In a field that is parsed when it closes: the opening marker, its groups, and the text so
+    /// far.
     Region { field: usize, open: String, captures: HashMap<String, String>, body: String },
+    // Boxed, because it is several times as large as the other states.
     /// In a tool call.
     Call(Box<OpenCall>),
 }
 
-/// Whether the parser can go on with what it has.
+/// Whether the parser can take another step, or needs more input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParserFlow {
     Continue,
     Wait,
 }
 
-/// What a step of a call leads to.
+/// Result of a step within a call.
 pub(super) type CallStep = (ParserState, ParserFlow);
 
-/// A call that has begun.
+/// A tool call that is being parsed.
 pub(super) struct OpenCall {
     pub field: usize,
-    /// Everything since its opening, until it is announced.
+    // Until the call is announced it may turn out to be text, which must then be emitted unchanged.
+    /// All text since the opening marker, until the call is announced.
     pub raw: String,
-    /// Once it is announced.
+    /// The call's index, once the call is announced.
     pub index: Option<usize>,
     pub name: String,
     pub phase: CallPhase,
@@ -42,11 +47,11 @@ pub(super) struct OpenCall {
     pub malformed: bool,
 }
 
-/// What of a call comes next.
+/// The next part of a call.
 pub(super) enum CallPhase {
-    /// What stands where the name is.
+    /// The name, with the text read so far.
     Header(String),
-    /// JSON, of which the arguments are a part or the whole.
+    /// The arguments as JSON, or objects that contain them.
     Json(JsonReader),
     /// Malformed JSON, up to the call's end.
     Raw,
@@ -56,11 +61,11 @@ pub(super) enum CallPhase {
     After,
 }
 
-/// What reads the JSON of a call.
+/// A reader of a call's JSON.
 pub(super) enum JsonReader {
-    /// The arguments alone.
+    /// For JSON that consists of the arguments.
     Arguments(JsonArguments),
-    /// Objects with name and arguments.
+    /// For objects with name and arguments.
     Objects(ObjectCalls),
 }
 
@@ -74,9 +79,9 @@ impl JsonReader {
     }
 }
 
-/// What of the arguments comes next. `any`: some argument went out already.
+/// The next part of tagged arguments. `any`: at least one argument has been emitted.
 pub(super) enum TaggedPosition {
-    /// `words`: text that is not an argument precedes the next one.
+    /// `words`: text that is not an argument precedes the next argument.
     Between {
         any: bool,
         words: bool,
@@ -95,9 +100,9 @@ pub(super) enum TaggedPosition {
         key: String,
         kind: Option<String>,
     },
-    /// A string that goes out as it comes.
+    /// A string, which is streamed.
     Text,
-    /// A value that goes out when it is whole.
+    /// A value that is held until it is complete, because its type depends on its text.
     Held {
         text: String,
         reading: ValueReading,
@@ -106,13 +111,13 @@ pub(super) enum TaggedPosition {
     Block(JsonArguments),
 }
 
-/// How a held value is read.
+/// How a held value is parsed.
 pub(super) enum ValueReading {
-    /// Of the declared types, else a string.
+    /// As the first matching declared type, otherwise as a string.
     Typed(Vec<ParameterType>),
-    /// As JSON, else of the declared types, else a string.
+    /// As JSON, otherwise like `Typed`. For formats that mark a value as JSON.
     Json(Vec<ParameterType>),
-    /// As JSON where it is any, else a string: nothing is declared.
+    /// As JSON if valid, otherwise as a string. For parameters without a declared type.
     Undeclared,
 }
 
@@ -130,27 +135,27 @@ impl OpenCall {
                 CallPhase::Json(JsonReader::arguments())
             }
             (ArgumentsShape::Object(_), _) => CallPhase::Json(JsonReader::objects()),
+            // All other formats write the name before the arguments.
             _ => CallPhase::Header(String::new()),
         };
         OpenCall { field, raw: open, index: None, name, phase, malformed: false }
     }
 
-    pub fn waits(self) -> CallStep {
+    pub fn wait_step(self) -> CallStep {
         (ParserState::Call(Box::new(self)), ParserFlow::Wait)
     }
 
-    pub fn goes_on(self) -> CallStep {
+    pub fn continue_step(self) -> CallStep {
         (ParserState::Call(Box::new(self)), ParserFlow::Continue)
     }
 
-    /// Appends to the arguments.
+    /// Emits arguments of an announced call.
     pub fn emit(&self, delta: String, events: &mut Vec<ResponseEvent>) {
         if let Some(index) = self.index.filter(|_| !delta.is_empty()) {
             append(events, ResponseEvent::ToolCallArguments { index, delta });
         }
     }
 
-    /// In this part of its tagged arguments.
     pub fn with(self, part: TaggedPosition) -> OpenCall {
         OpenCall { phase: CallPhase::Tagged(part), ..self }
     }
@@ -161,10 +166,11 @@ impl TaggedPosition {
         TaggedPosition::Between { any: false, words: false }
     }
 
-    /// What was not given out when the output is over, as far as it belongs to the arguments: a prefix of JSON, as the rest is.
+    /// Unfinished arguments at the end of the output. All emitted arguments form a prefix of JSON.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         match self {
+            // An incomplete value has no type yet. A string that is not closed can hold any text.
             TaggedPosition::Held { text, .. } => {
                 out.push('"');
                 escape_into(&mut out, text);

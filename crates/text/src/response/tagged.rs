@@ -1,4 +1,7 @@
-//! Arguments between markers: each key and value becomes part of a JSON object.
+//! Arguments between markers. Each key and value becomes part of a JSON object.
+//!
+//! GLM, Ling-3, Kimi-K3, the DSML of DeepSeek-V3.2 and V4, and the GCML of GigaChat-3.5 are written
+//! like this.
 
 use super::call::{
     JsonArguments, MAX_NAME_BYTES, ParameterType, ReadProgress, escape_into, quoted, typed, undeclared,
@@ -11,10 +14,10 @@ use super::parser::ResponseParser;
 use super::state::{CallPhase, CallStep, OpenCall, TaggedPosition, ValueReading};
 use super::watch::{MarkerRole, WatchMatch};
 
-/// Bytes of a value that is held until its type is certain. A longer one is a string.
+/// Maximum bytes of a value that is held until its type is certain. A longer value is a string.
 const MAX_HELD_BYTES: usize = 1 << 20;
 
-/// What a value's text amounts to.
+/// A value's text as JSON.
 fn value_of(text: &str, reading: &ValueReading) -> String {
     let found = match reading {
         ValueReading::Typed(kinds) => typed(text, kinds),
@@ -28,13 +31,13 @@ fn json(text: &str) -> Option<String> {
     serde_json::from_str::<serde::de::IgnoredAny>(text).ok().map(|_| text.trim().to_owned())
 }
 
-/// A step that takes text up to a marker.
+/// Result of consuming text up to a marker.
 enum TakenText {
-    /// The marker, and its end.
+    /// The marker's role and end.
     Marker(MarkerRole, usize),
-    /// More must come.
+    /// The marker has not arrived.
     More,
-    /// The text is longer than its limit.
+    /// The text exceeds its limit.
     TooLong,
 }
 
@@ -45,9 +48,10 @@ impl ResponseParser {
         part: TaggedPosition,
         events: &mut Vec<ResponseEvent>,
     ) -> CallStep {
+        // The two `else` branches cannot occur: the phase follows from the shape.
         let format = self.format.clone();
-        let Body::Call(shape) = &format.inner.fields[call.field].body else { return call.waits() };
-        let ArgumentsShape::Tagged(tagged) = &shape.arguments else { return call.waits() };
+        let Body::Call(shape) = &format.inner.fields[call.field].body else { return call.wait_step() };
+        let ArgumentsShape::Tagged(tagged) = &shape.arguments else { return call.wait_step() };
         match part {
             TaggedPosition::Between { any, words } => self.between(call, any, words, events),
             TaggedPosition::Key { any, mut key } => {
@@ -59,9 +63,9 @@ impl ResponseParser {
                             Some(_) => TaggedPosition::Kind { any, key, kind: String::new() },
                             None => TaggedPosition::ValueOpen { any, key, kind: None },
                         });
-                        call.goes_on()
+                        call.continue_step()
                     }
-                    TakenText::More => call.with(TaggedPosition::Key { any, key }).waits(),
+                    TakenText::More => call.with(TaggedPosition::Key { any, key }).wait_step(),
                     TakenText::TooLong => self.broken(call, TaggedPosition::Key { any, key }, events),
                 }
             }
@@ -69,9 +73,9 @@ impl ResponseParser {
                 match self.take(&call, WatchKind::Kind, &mut kind, MAX_NAME_BYTES) {
                     TakenText::Marker(_, end) => {
                         self.input.at = end;
-                        call.with(TaggedPosition::ValueOpen { any, key, kind: Some(kind) }).goes_on()
+                        call.with(TaggedPosition::ValueOpen { any, key, kind: Some(kind) }).continue_step()
                     }
-                    TakenText::More => call.with(TaggedPosition::Kind { any, key, kind }).waits(),
+                    TakenText::More => call.with(TaggedPosition::Kind { any, key, kind }).wait_step(),
                     TakenText::TooLong => self.broken(call, TaggedPosition::Kind { any, key, kind }, events),
                 }
             }
@@ -84,7 +88,7 @@ impl ResponseParser {
         }
     }
 
-    /// Takes text up to a marker of a watch, at most `limit` bytes in all.
+    /// Appends input up to a marker to `text`, which may have at most `limit` bytes.
     fn take(&mut self, call: &OpenCall, which: WatchKind, text: &mut String, limit: usize) -> TakenText {
         let watches = &self.watches.fields[call.field];
         let watch = match which {
@@ -102,6 +106,8 @@ impl ResponseParser {
         text.push_str(self.input.slice(self.input.at..self.input.at + room));
         self.input.at += room;
         match found {
+            // Checked first: a marker beyond the limit must give the same result as text that
+            // arrives in pieces and exceeds the limit before its marker.
             _ if self.input.at < until => TakenText::TooLong,
             WatchMatch::Marker(role, _, end) => TakenText::Marker(role, end),
             _ => TakenText::More,
@@ -119,6 +125,8 @@ impl ResponseParser {
         let found = if words {
             watch.scan(&self.input, None)
         } else {
+            // White space between arguments is layout and is dropped. White space after other text
+            // is kept with that text.
             let rest = self.input.rest();
             self.input.at += rest.len() - rest.trim_start().len();
             watch.at(&self.input, self.input.at, None)
@@ -128,16 +136,19 @@ impl ResponseParser {
             WatchMatch::Hold(at) => at,
             WatchMatch::Nothing if words => self.input.len(),
             WatchMatch::Nothing if self.input.rest().is_empty() => {
-                return call.with(TaggedPosition::Between { any, words }).waits();
+                return call.with(TaggedPosition::Between { any, words }).wait_step();
             }
-            WatchMatch::Nothing => return call.with(TaggedPosition::Between { any, words: true }).goes_on(),
+            WatchMatch::Nothing => {
+                return call.with(TaggedPosition::Between { any, words: true }).continue_step();
+            }
         };
-        // text that is not an argument becomes content
+        // Text that is not an argument becomes content, so that nothing the model wrote is lost
+        // (test case "glm: words between arguments").
         let text = self.input.upto(until).to_owned();
         self.input.at = until;
         self.content.text(&text, events);
         let WatchMatch::Marker(role, _, end) = found else {
-            return call.with(TaggedPosition::Between { any, words }).waits();
+            return call.with(TaggedPosition::Between { any, words }).wait_step();
         };
         if words {
             self.content.marker(false, events);
@@ -145,19 +156,21 @@ impl ResponseParser {
         match role {
             MarkerRole::Argument => {
                 self.input.at = end;
-                call.with(TaggedPosition::Key { any, key: String::new() }).goes_on()
+                call.with(TaggedPosition::Key { any, key: String::new() }).continue_step()
             }
+            // Kimi-K3 may write all arguments as one JSON object.
             MarkerRole::Block if !any => {
                 self.input.at = end;
-                call.with(TaggedPosition::Block(JsonArguments::new())).goes_on()
+                call.with(TaggedPosition::Block(JsonArguments::new())).continue_step()
             }
             _ => {
                 if role != MarkerRole::Before {
                     self.input.at = end;
                 }
+                // A block after single arguments cannot be merged into the emitted object.
                 if role == MarkerRole::Block {
                     call.malformed = true;
-                    return call.with(TaggedPosition::Between { any, words }).goes_on();
+                    return call.with(TaggedPosition::Between { any, words }).continue_step();
                 }
                 call.emit(if any { "}" } else { "{}" }.to_owned(), events);
                 self.ended(call, true, events)
@@ -165,8 +178,8 @@ impl ResponseParser {
         }
     }
 
-    /// Ends the call at a missing marker of a key or type: keeps what was parsed, and treats the
-    /// rest as content.
+    /// Ends a call whose key or type exceeds its limit, because a marker is missing. The rest of
+    /// the output is content.
     fn broken(
         &mut self,
         mut call: OpenCall,
@@ -195,17 +208,21 @@ impl ResponseParser {
                 WatchMatch::Marker(_, _, end) => self.input.at = end,
                 _ if at == self.input.len() || found != WatchMatch::Nothing => {
                     self.input.at = at;
-                    return call.with(TaggedPosition::ValueOpen { any, key, kind }).waits();
+                    return call.with(TaggedPosition::ValueOpen { any, key, kind }).wait_step();
                 }
-                // the value follows without it
+                // The marker is missing and the value follows (test case "glm: value without its
+                // opening").
                 _ => self.input.at = at,
             }
         }
         let declared = self.types.of(&call.name, &key).to_vec();
         let text = declared.is_empty() || declared.contains(&ParameterType::String);
         let only_text = declared == [ParameterType::String];
+        // `None`: certainly a string, which is streamed. All other values are held until they are
+        // complete: `5` may become the number 5 or the string "5 apples".
         let reading = match kind.as_deref() {
             Some(kind) if kind == tagged.kind_string && text => None,
+            // The model calls the value a string, but the schema does not allow strings.
             Some(kind) if kind == tagged.kind_string => Some(ValueReading::Typed(declared)),
             Some(_) => Some(ValueReading::Json(declared)),
             None if only_text => None,
@@ -220,11 +237,12 @@ impl ResponseParser {
                 TaggedPosition::Text
             }
         };
-        call.with(part).goes_on()
+        call.with(part).continue_step()
     }
 
     fn string(&mut self, mut call: OpenCall, events: &mut Vec<ResponseEvent>) -> CallStep {
         let mut text = String::new();
+        // Without a limit, because the text is emitted and not kept.
         let taken = self.take(&call, WatchKind::Value, &mut text, usize::MAX);
         let mut out = String::new();
         escape_into(&mut out, &text);
@@ -233,11 +251,11 @@ impl ResponseParser {
                 out.push('"');
                 call.emit(out, events);
                 self.end_value(&mut call, role, end);
-                call.with(TaggedPosition::Between { any: true, words: false }).goes_on()
+                call.with(TaggedPosition::Between { any: true, words: false }).continue_step()
             }
             TakenText::More | TakenText::TooLong => {
                 call.emit(out, events);
-                call.with(TaggedPosition::Text).waits()
+                call.with(TaggedPosition::Text).wait_step()
             }
         }
     }
@@ -253,14 +271,15 @@ impl ResponseParser {
             TakenText::Marker(role, end) => {
                 call.emit(value_of(&text, &reading), events);
                 self.end_value(&mut call, role, end);
-                call.with(TaggedPosition::Between { any: true, words: false }).goes_on()
+                call.with(TaggedPosition::Between { any: true, words: false }).continue_step()
             }
-            TakenText::More => call.with(TaggedPosition::Held { text, reading }).waits(),
+            TakenText::More => call.with(TaggedPosition::Held { text, reading }).wait_step(),
+            // Held text has not been emitted, so it can still become the beginning of a string.
             TakenText::TooLong => {
                 let mut out = String::from("\"");
                 escape_into(&mut out, &text);
                 call.emit(out, events);
-                call.with(TaggedPosition::Text).goes_on()
+                call.with(TaggedPosition::Text).continue_step()
             }
         }
     }
@@ -269,6 +288,8 @@ impl ResponseParser {
         if role == MarkerRole::Next {
             self.input.at = end;
         } else {
+            // The value's own end is missing. The marker belongs to the next part and is parsed
+            // again there.
             call.malformed = true;
         }
     }
@@ -286,11 +307,13 @@ impl ResponseParser {
             WatchMatch::Hold(at) => at,
             WatchMatch::Nothing => self.input.len(),
         };
+        // Arguments of a malformed block are emitted as the model wrote them, up to the end marker.
         if !call.malformed {
             let text = self.input.upto(until);
             let read = match arguments.read(text, &mut out) {
                 ReadProgress::More => text.len(),
                 ReadProgress::Done(read) => {
+                    // Only white space may follow the object.
                     let rest = text.get(read..).unwrap_or_default();
                     call.malformed = !rest.trim().is_empty();
                     if call.malformed { read } else { text.len() }
@@ -307,7 +330,7 @@ impl ResponseParser {
         self.input.at = until;
         call.emit(out, events);
         let WatchMatch::Marker(_, _, end) = found else {
-            return call.with(TaggedPosition::Block(arguments)).waits();
+            return call.with(TaggedPosition::Block(arguments)).wait_step();
         };
         self.input.at = end;
         if !call.malformed {
@@ -316,7 +339,7 @@ impl ResponseParser {
             call.emit(out, events);
         }
         call.phase = CallPhase::After;
-        call.goes_on()
+        call.continue_step()
     }
 }
 

@@ -4,23 +4,25 @@
 use super::event::{ResponseEvent, append};
 use super::format::StripRule;
 
-/// Bytes of white space that are held back. A longer run is text.
+/// Maximum bytes of white space that are held back. A longer run is text, so that a model that
+/// repeats line ends does not fill memory or stall the stream.
 const MAX_RUN_BYTES: usize = 1024;
 
 pub(super) struct TextOut {
     event: fn(String) -> ResponseEvent,
     strip: StripRule,
     join: String,
-    /// White space that comes now is at the beginning.
-    lead: bool,
+    /// White space here is dropped, because no text has followed the last marker.
+    at_start: bool,
     held: String,
-    /// The present run of white space was too long to be held back.
-    flooding: bool,
-    /// Something went out already.
+    /// The current run of white space exceeds [`MAX_RUN_BYTES`].
+    long_run: bool,
+    /// Text has been emitted.
     wrote: bool,
-    /// Something else stood in between since.
-    apart: bool,
-    /// `lead` and `apart` as they were before the last marker, and the white space dropped there.
+    /// A marker has followed the emitted text.
+    separated: bool,
+    /// `at_start`, `separated` and the dropped white space before the last marker, for
+    /// [`TextOut::undo_marker`].
     undo: (bool, bool, String),
 }
 
@@ -30,11 +32,11 @@ impl TextOut {
             event,
             strip,
             join: join.cloned().unwrap_or_default(),
-            lead: strip == StripRule::Both,
+            at_start: strip == StripRule::Both,
             held: String::new(),
-            flooding: false,
+            long_run: false,
             wrote: false,
-            apart: false,
+            separated: false,
             undo: (false, false, String::new()),
         }
     }
@@ -43,22 +45,23 @@ impl TextOut {
         if self.strip == StripRule::None {
             return self.emit(text, events);
         }
-        let text = if self.lead { text.trim_start() } else { text };
+        let text = if self.at_start { text.trim_start() } else { text };
         if text.is_empty() {
             return;
         }
-        self.lead = false;
+        self.at_start = false;
         let body = text.trim_end();
+        // Text follows the held white space, so that white space is inside the text.
         if !body.is_empty() {
             self.release(events);
             self.emit(body, events);
-            self.flooding = false;
+            self.long_run = false;
         }
         let tail = text.get(body.len()..).unwrap_or_default();
         self.held.push_str(tail);
-        if self.flooding || self.held.len() > MAX_RUN_BYTES {
+        if self.long_run || self.held.len() > MAX_RUN_BYTES {
             self.release(events);
-            self.flooding = true;
+            self.long_run = true;
         }
     }
 
@@ -71,33 +74,35 @@ impl TextOut {
         if text.is_empty() {
             return;
         }
-        if self.wrote && self.apart && !self.join.is_empty() {
+        // Two answers around a tool call must not run together.
+        if self.wrote && self.separated && !self.join.is_empty() {
             append(events, (self.event)(self.join.clone()));
         }
-        (self.wrote, self.apart) = (true, false);
+        (self.wrote, self.separated) = (true, false);
         append(events, (self.event)(text.to_owned()));
     }
 
-    /// A marker: what comes next is another piece. `calls`: it begins tool calls.
+    /// Ends a piece of text at a marker. `calls`: the marker begins tool calls.
     pub fn marker(&mut self, calls: bool, events: &mut Vec<ResponseEvent>) {
+        // Kimi-K3: white space is part of the answer, unless tool calls follow.
         if self.strip == StripRule::BeforeCalls && !calls {
             self.release(events);
         }
         let dropped = std::mem::take(&mut self.held);
-        self.undo = (self.lead, self.apart, dropped);
-        self.flooding = false;
-        self.lead = matches!(self.strip, StripRule::AtMarkers | StripRule::Both);
-        self.apart = true;
+        self.undo = (self.at_start, self.separated, dropped);
+        self.long_run = false;
+        self.at_start = matches!(self.strip, StripRule::AtMarkers | StripRule::Both);
+        self.separated = true;
     }
 
-    /// The last marker was none.
+    /// Reverts [`TextOut::marker`]: the marker turned out to be text.
     pub fn undo_marker(&mut self, events: &mut Vec<ResponseEvent>) {
-        let (lead, apart, dropped) = std::mem::take(&mut self.undo);
-        (self.lead, self.apart) = (lead, apart);
+        let (at_start, separated, dropped) = std::mem::take(&mut self.undo);
+        (self.at_start, self.separated) = (at_start, separated);
         self.text(&dropped, events);
     }
 
-    /// The output is over.
+    /// Ends the output.
     pub fn finish(&mut self, events: &mut Vec<ResponseEvent>) {
         if self.strip != StripRule::Both {
             self.release(events);
@@ -105,9 +110,10 @@ impl TextOut {
         self.held.clear();
     }
 
-    /// What a prompt left behind is not the model's.
+    /// Drops text of the prompt. `at_start` stays: white space may be dropped at the beginning of
+    /// the response.
     pub fn forget(&mut self) {
         self.held.clear();
-        (self.wrote, self.apart, self.flooding) = (false, false, false);
+        (self.wrote, self.separated, self.long_run) = (false, false, false);
     }
 }

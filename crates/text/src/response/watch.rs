@@ -1,32 +1,32 @@
-//! Searching for a template's markers in a stream.
+//! Search for a template's markers in a stream.
 
 use super::input::{OutputEnd, StreamWindow, TextOrigin};
 use super::pattern::{PatternFit, PatternSearch, ResponsePattern};
 
-/// What a marker means where it was searched.
+/// The meaning of a marker in the state in which it is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MarkerRole {
     /// Opens the field with this index.
     Open(usize),
-    /// Closes what is open.
+    /// Closes the open field or call.
     Close,
-    /// Part of the format that carries nothing.
+    /// Part of the format without content.
     Ignore,
-    /// What is before it is not the call's name.
+    /// Precedes the call's name. DeepSeek-R1 writes a type before it: `function<｜tool▁sep｜>name`.
     NameOpen,
-    /// The call's name ends before it.
+    /// Ends the call's name.
     NameClose,
-    /// What is open ends before it; it belongs to what follows.
+    /// Ends the open field, call or name, and is the beginning of the next part.
     Before,
-    /// An argument of a call begins.
+    /// Begins an argument of a call.
     Argument,
-    /// The arguments of a call, as one JSON text, begin.
+    /// Begins the arguments of a call as one JSON text.
     Block,
-    /// What goes between two parts of an argument.
+    /// Separates two parts of an argument.
     Next,
 }
 
-/// A literal, and which of its bytes must come from control tokens.
+/// A literal marker, and the ranges of it that must come from control tokens.
 #[derive(Clone)]
 struct Literal {
     text: String,
@@ -41,7 +41,7 @@ enum MarkerMatcher {
 struct WatchedMarker {
     role: MarkerRole,
     matcher: MarkerMatcher,
-    /// Counts only if control tokens show that it is not text.
+    /// Matches only if it contains a control token.
     verified: bool,
 }
 
@@ -52,23 +52,23 @@ enum MarkerFit {
     Full(usize),
 }
 
-/// What is searched at one time.
+/// The markers that are searched in one state.
 #[derive(Default)]
 pub(super) struct MarkerWatch {
     watched: Vec<WatchedMarker>,
-    /// Bytes that a literal begins with.
+    /// First bytes of the literals.
     first: Vec<u8>,
     patterns: bool,
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WatchMatch {
-    /// A marker, from one position to another. Text before it is of no marker.
+    /// A marker, with its start and end. Text before it contains no marker.
     Marker(MarkerRole, usize, usize),
-    /// From this position on there may be one, once more has arrived.
+    /// A marker may begin at this position. More input is needed to decide.
     Hold(usize),
-    /// None up to the end.
+    /// No marker up to the end.
     Nothing,
 }
 
@@ -76,6 +76,7 @@ impl Literal {
     fn new(text: &str, control_tokens: &[String]) -> Literal {
         let mut control: Vec<std::ops::Range<usize>> = Vec::new();
         let mut at = 0;
+        // A marker can mix control tokens and text: Kimi-K3's `<|open|>think<|sep|>` has two.
         while at < text.len() {
             let here = text.get(at..).unwrap_or_default();
             let token = control_tokens.iter().filter(|t| !t.is_empty() && here.starts_with(t.as_str()));
@@ -100,8 +101,11 @@ impl Literal {
         if !input.all(at..at + length, |origin| origin != TextOrigin::Message) {
             return MarkerFit::No;
         }
+        // `length` may end before or inside a control token. Only the bytes that have arrived
+        // count.
         let known =
             self.control.iter().all(|c| input.all(at + c.start..at + c.end.min(length).max(c.start), own));
+        // Without control tokens in the marker, its text in the answer may be meant as text.
         let unmarked = self.control.is_empty() && !input.all(at..at + length, |o| o == TextOrigin::Template);
         if !known || (verified && unmarked) {
             return MarkerFit::No;
@@ -134,13 +138,17 @@ impl MarkerWatch {
         });
     }
 
-    /// The marker that begins exactly here: the longest; of equally long ones the first. Where a longer one is cut off, it ends the output.
+    /// The longest marker that begins at a position; of equally long ones the first. If the output
+    /// ends inside a longer marker, the shorter one extends to the end.
     pub fn at(&self, input: &StreamWindow, at: usize, skip_empty: Option<usize>) -> WatchMatch {
+        // Almost all positions fail this test, so it decides the cost of plain text. A pattern can
+        // begin with any byte.
         let byte = input.bytes().get(at);
         if !self.patterns && byte.is_none_or(|byte| !self.first.contains(byte)) {
             return WatchMatch::Nothing;
         }
         let mut found = WatchMatch::Nothing;
+        // `begun`: a marker began here, and the output ended inside it.
         let (mut longest, mut begun) = (None, false);
         for watched in &self.watched {
             let fit = match &watched.matcher {
@@ -156,9 +164,12 @@ impl MarkerWatch {
             };
             match fit {
                 MarkerFit::Partial => match input.ended {
+                    // A shorter marker that matches must wait too: a longer one may follow.
                     None => return WatchMatch::Hold(at),
+                    // A longer output would have completed the marker.
                     Some(OutputEnd::Cut) => begun = true,
-                    // a control token never matches as text, even if it would complete a marker
+                    // The model ended its output here, so `<thin` is text. A control token is
+                    // never text, even if the rest of its marker is missing.
                     Some(OutputEnd::Whole) => begun |= input.next_control(at) < input.len(),
                 },
                 MarkerFit::Full(end) if end == at && skip_empty == Some(input.absolute(at)) => {}
@@ -176,11 +187,12 @@ impl MarkerWatch {
         }
     }
 
-    /// The first marker from where parsing is.
+    /// The first marker at or after the current position.
     pub fn scan(&self, input: &StreamWindow, skip_empty: Option<usize>) -> WatchMatch {
         let bytes = input.bytes();
         for at in input.at..bytes.len() {
             let candidate = self.patterns || self.first.contains(&bytes[at]);
+            // Continuation bytes of UTF-8 are skipped: callers slice the text at a match.
             if candidate && bytes[at] & 0xc0 != 0x80 {
                 match self.at(input, at, skip_empty) {
                     WatchMatch::Nothing => {}

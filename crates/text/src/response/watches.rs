@@ -6,9 +6,9 @@ use super::format::{
 use super::options::ParserOptions;
 use super::watch::{MarkerRole, MarkerWatch};
 
-/// Searches outside all fields, and within each.
+/// Markers searched outside all fields, and within each field.
 pub(super) struct Watches {
-    /// Before anything but white space has come.
+    /// While the text consists of white space only.
     pub outside_first: MarkerWatch,
     pub outside: MarkerWatch,
     pub fields: Vec<FieldWatches>,
@@ -16,11 +16,12 @@ pub(super) struct Watches {
 
 #[derive(Default)]
 pub(super) struct FieldWatches {
-    /// At the beginning of a text, and later.
+    /// While the field's text consists of white space only.
     pub first: MarkerWatch,
     pub inside: MarkerWatch,
+    /// In the part of a call that contains its name.
     pub header: MarkerWatch,
-    /// What ends a call.
+    /// At the end of a call.
     pub end: MarkerWatch,
     pub between: MarkerWatch,
     pub key: MarkerWatch,
@@ -30,7 +31,7 @@ pub(super) struct FieldWatches {
     pub block_end: MarkerWatch,
 }
 
-/// Whether a field is looked for.
+/// Whether the options ask for a field.
 pub(super) fn wanted(field: &FormatField, options: &ParserOptions) -> bool {
     match field.kind {
         FieldKind::Reasoning => options.parse_reasoning,
@@ -79,18 +80,22 @@ impl WatchGatherer<'_> {
         for (i, field) in
             self.format.fields.iter().enumerate().filter(|(_, field)| wanted(field, self.options))
         {
+            // In the middle of an answer, `<think>` is a marker only as a control token. Answers
+            // about HTML contain it as text.
             let late = field.first && !first;
             self.add(&mut watch, MarkerRole::Open(i), &field.open, late);
             if Some(i) == self.format.implicit {
                 self.add(&mut watch, MarkerRole::Ignore, &field.close, false);
             } else if field.first {
-                // a closing that nothing opened
+                // A closing marker without an opening one: models close reasoning that neither they
+                // nor the prompt opened.
                 self.add(&mut watch, MarkerRole::Ignore, &field.close, late);
             }
         }
         self.texts(&mut watch, MarkerRole::Ignore, &self.format.ignore, false);
         if self.options.parse_tools {
             self.texts(&mut watch, MarkerRole::Ignore, &self.format.sections, false);
+            // After a call, a second end is dropped. Later in the text it needs a control token.
             self.texts(&mut watch, MarkerRole::Ignore, &self.format.call_ends, !first);
         }
         watch
@@ -111,12 +116,15 @@ impl WatchGatherer<'_> {
         watches
     }
 
-    /// Tool calls that begin while the model is still in its reasoning.
+    /// Adds the markers of tool calls to those that end reasoning. Models may omit `</think>`
+    /// before a call.
     fn interruptions(&self, watch: &mut MarkerWatch, field: &FormatField) {
         if field.kind != FieldKind::Reasoning || !self.options.parse_tools {
             return;
         }
         self.texts(watch, MarkerRole::Before, &field.interrupted_by, false);
+        // Markers that the template does not list (GLM's `<tool_call>`) end the reasoning only as
+        // control tokens: a model may reason about the marker's text.
         let tools = self.format.fields.iter().filter(|other| other.kind == FieldKind::Tools && field.first);
         for tools in tools {
             self.add(watch, MarkerRole::Before, &tools.open, true);
@@ -134,7 +142,8 @@ impl WatchGatherer<'_> {
         for watch in [&mut watches.header, &mut watches.end] {
             self.add(watch, MarkerRole::Close, &field.close, false);
         }
-        // without its own end a call ends where anything else begins
+        // A call without its own end marker ends where the section, another call or an ignored
+        // marker begins (test case "v3.1: end missing").
         self.texts(&mut watches.end, MarkerRole::Before, &self.format.sections, false);
         self.texts(&mut watches.end, MarkerRole::Before, &self.format.ignore, false);
         self.add(&mut watches.end, MarkerRole::Before, &field.open, false);
@@ -150,6 +159,7 @@ impl WatchGatherer<'_> {
         shape: &CallShape,
         tagged: &TaggedShape,
     ) {
+        // GLM writes the first `<arg_key>` directly after the name.
         if shape.name_close.is_empty() {
             self.texts(&mut watches.header, MarkerRole::Before, [&tagged.open], false);
         }
@@ -164,7 +174,8 @@ impl WatchGatherer<'_> {
         self.texts(&mut watches.value_open, MarkerRole::Next, &tagged.value_open, false);
         let value = &mut watches.value;
         self.texts(value, MarkerRole::Next, [&tagged.close], false);
-        // a value whose end was forgotten: only where control tokens tell that what follows is not part of it
+        // A missing end marker is detected only by control tokens. As text, these markers can be
+        // part of the value (test case "glm: markers in a value").
         self.add(value, MarkerRole::Before, &field.close, true);
         self.texts(value, MarkerRole::Before, [&tagged.open], true);
         self.texts(

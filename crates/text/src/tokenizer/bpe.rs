@@ -1,7 +1,9 @@
-//! Byte-pair encoding: the characters of a piece become symbols, and the pair of the lowest rank is merged until none is left.
+//! Byte-pair encoding: each character of a piece becomes a symbol, and the pair of symbols with the
+//! lowest rank is merged until no pair merges.
 //!
-//! Memory: 12 bytes for each symbol of a word and 10 for its queue. A long piece is split beforehand wherever no merge can cross, which
-//! does not change the result; the words are short in any real text.
+//! A priority queue of pairs and a linked list of symbols make this O(n log n). A symbol needs 12
+//! bytes, and 10 in the queue. A long piece is first split wherever no merge can cross, which does
+//! not change the result. The resulting words are short in any real text, so memory stays small.
 
 use crate::error::TextError;
 use foldhash::fast::RandomState;
@@ -14,59 +16,66 @@ pub(super) type VocabularyMap = HashMap<Box<str>, u32, RandomState>;
 /// Options of a BPE model other than vocabulary and merges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BpeOptions {
-    /// The unknown token; without it and without byte fallback, unknown characters are dropped.
+    /// `unk_token`. Without it and without byte fallback, unknown characters are dropped.
     pub(super) unknown: Option<String>,
-    /// Consecutive unknown characters become one token (`fuse_unk`).
+    /// `fuse_unk`: consecutive unknown characters become one token.
     pub(super) fuse_unknown: bool,
-    /// Unknown characters become tokens `<0x00>` to `<0xFF>`, if all needed ones exist (`byte_fallback`).
+    /// `byte_fallback`: an unknown character becomes tokens `<0x00>` to `<0xFF>`, if all that it
+    /// needs exist.
     pub(super) byte_fallback: bool,
-    /// A piece that is a token is not merged (`ignore_merges`).
+    /// `ignore_merges`: a piece that is a token is not merged. Llama 3 and GLM-4 have it.
     pub(super) ignore_merges: bool,
 }
 
 /// A byte-pair model.
 pub(super) struct Bpe {
-    /// Ids of the characters below U+0200, which a byte-level vocabulary consists of; [`NONE`] for
-    /// missing tokens.
+    // An array, because the alphabet of byte-level vocabularies lies below U+0200: no hashing per
+    // character.
+    /// Ids of the characters below [`LOW`]; [`NONE`] for missing tokens.
     low: Box<[u32; LOW]>,
     characters: HashMap<char, u32, RandomState>,
     /// Rank and result of each pair.
     merges: HashMap<(u32, u32), (u32, u32), RandomState>,
-    /// The last symbol of a merge's left part and the first one of its right part. None where parts are not made of characters.
+    // A merge can only cross the border between two characters that are in this set.
+    /// For each merge, the last character of its left part and the first of its right part. `None`
+    /// if some parts do not consist of characters.
     joins: Option<HashSet<(u32, u32), RandomState>>,
-    /// All tokens, where whole pieces are looked up, and the length of the longest.
+    /// All tokens and the length of the longest, if whole pieces are looked up.
     words: Option<(VocabularyMap, usize)>,
     bytes: Option<Box<[u32; 256]>>,
     unknown: Option<u32>,
     fuse_unknown: bool,
 }
 
+/// The byte-level alphabet ends at U+0143.
 const LOW: usize = 0x200;
 const NONE: u32 = u32::MAX;
 
-/// Shorter pieces are not split into words.
+/// Shorter pieces are not split into words. They need little memory as a whole.
 const SHORT: usize = 64;
 
 /// A symbol of a word, in a doubly linked list.
 #[derive(Clone, Copy)]
 struct BpeSymbol {
-    /// Its token; [`NONE`] once it is merged into the one on its left.
+    /// The token; [`NONE`] after it was merged into its left neighbor.
     id: u32,
     previous: u32,
     next: u32,
 }
 
-/// Scratch memory, reused from word to word.
+/// Scratch memory, reused for all words of a text.
 #[derive(Default)]
 pub(super) struct Workspace {
     symbols: Vec<BpeSymbol>,
-    /// Rank and index of pairs, the lowest rank first, then the leftmost.
+    // One u64 per pair, rank in the upper half: entries compare by rank, then by position.
+    /// Pairs to merge, the lowest rank first, then the leftmost.
     queue: BinaryHeap<Reverse<u64>>,
 }
 
 impl Bpe {
-    /// A model whose ids are ranks: any two parts that make a token merge, the token of the lowest id first. A piece that is a token as a
-    /// whole is taken without merging. Tokens are bytes written as characters.
+    /// A model without a list of merges, as in tiktoken: two adjacent tokens merge if their
+    /// concatenation is a token, the one of the lowest id first. A piece that is a token is not
+    /// merged. Tokens are in the byte-level alphabet.
     pub(super) fn ranked(vocabulary: VocabularyMap) -> Bpe {
         let mut model = Bpe::characters(&vocabulary, None, None, false);
         let mut joins = HashSet::default();
@@ -114,14 +123,15 @@ impl Bpe {
         }
     }
 
-    /// Takes pieces that are tokens as a whole without merging.
+    /// Encodes pieces that are tokens without merging.
     fn look_up_words(&mut self, vocabulary: VocabularyMap) {
+        // A longer piece is not hashed: hashing a megabyte only to miss would cost time.
         let longest = vocabulary.keys().map(|text| text.len()).max().unwrap_or(0);
         self.words = Some((vocabulary, longest));
     }
 
-    /// A model of these tokens and merges, the lowest rank first. Of a pair that stands twice, the later one counts. Tokens in `control`
-    /// are never produced from text.
+    /// A model of tokens and merges in the order of ranks. If a pair is listed twice, the later
+    /// entry counts, as in the `tokenizers` library. Merges never produce a token in `control`.
     ///
     /// # Errors
     /// A merge whose parts or result are not tokens; a missing token.
@@ -173,6 +183,7 @@ impl Bpe {
             let rank =
                 u32::try_from(rank).map_err(|_| "it has more merges than can be counted".to_owned())?;
             let merged = id(&joined)?;
+            // Otherwise a user's text that spells `<|im_end|>` could merge to the control token.
             if control.contains(&merged) {
                 continue;
             }
@@ -185,7 +196,8 @@ impl Bpe {
                 {
                     set.insert((a, b));
                 }
-                // such parts may come from bytes: where they end is not known by their texts
+                // A part may be a byte token or the unknown token. Its text does not tell which
+                // characters it can stand next to, so long pieces cannot be split.
                 _ => joins = None,
             }
         }
@@ -193,7 +205,8 @@ impl Bpe {
         Ok(())
     }
 
-    /// Whether characters can be dropped, or many become one token; `mapped`: pieces are in the byte-level alphabet.
+    /// Whether characters can be dropped, or any number of them become one token; `mapped`: pieces
+    /// are in the byte-level alphabet.
     pub(super) fn loses_text(&self, mapped: bool) -> bool {
         if mapped {
             super::bytes::characters().iter().any(|c| self.character(*c).is_none())
@@ -209,7 +222,7 @@ impl Bpe {
         }
     }
 
-    /// Appends the tokens of a piece through `push`.
+    /// Passes the tokens of a piece to `push`.
     ///
     /// # Errors
     /// What `push` returns; a piece of more symbols than can be counted.
@@ -229,6 +242,7 @@ impl Bpe {
         let joined = |a, b| cuts.is_none_or(|joins| joins.contains(&(a, b)));
         let symbols = &mut workspace.symbols;
         symbols.clear();
+        // Reserved exactly: a vector that doubles needs up to three times its size while it grows.
         symbols.reserve_exact(if piece.len() < SHORT {
             piece.len()
         } else {
@@ -249,7 +263,7 @@ impl Bpe {
         self.merge(symbols, &mut workspace.queue, push)
     }
 
-    /// The symbols of the longest word that [`Bpe::encode`] will hold at once.
+    /// Number of symbols of the piece's longest word.
     fn longest_word(&self, piece: &str, joined: impl Fn(u32, u32) -> bool) -> usize {
         let (mut longest, mut len, mut last) = (0, 0, None);
         self.symbols(piece, &mut |id| {
@@ -261,13 +275,15 @@ impl Bpe {
         longest
     }
 
-    /// The symbols of a piece before any merge, until `each` returns false.
+    /// Passes the symbols of a piece before any merge to `each`, until it returns false.
     fn symbols(&self, piece: &str, each: &mut dyn FnMut(u32) -> bool) {
-        // an unknown character waits for what follows it; bytes to fall back on pass it by, as they do in the library of this format
+        // The unknown token is emitted late, because `fuse_unk` joins it with the next ones. Byte
+        // fallback does not flush it, so its bytes come before an earlier unknown token. The
+        // `tokenizers` library has the same order.
         let mut waiting = None;
         for c in piece.chars() {
             let mut utf8 = [0; 4];
-            let go_on = if let Some(id) = self.character(c) {
+            let more = if let Some(id) = self.character(c) {
                 waiting.take().is_none_or(&mut *each) && each(id)
             } else if let Some(mut ids) = self.fallback(c.encode_utf8(&mut utf8).as_bytes()) {
                 ids.all(&mut *each)
@@ -276,7 +292,7 @@ impl Bpe {
                 waiting = self.unknown;
                 before.is_none_or(&mut *each)
             };
-            if !go_on {
+            if !more {
                 return;
             }
         }
@@ -292,7 +308,7 @@ impl Bpe {
         if found.clone().any(|id| id == NONE) { None } else { Some(found) }
     }
 
-    /// Merges a word and appends its tokens.
+    /// Merges a word and passes its tokens to `push`.
     fn merge(
         &self,
         symbols: &mut [BpeSymbol],
@@ -309,6 +325,8 @@ impl Bpe {
             symbol.next = if place + 1 == count { NONE } else { place as u32 + 1 };
         }
         queue.clear();
+        // A fixed capacity with a quarter of slack for stale entries, so that the queue never
+        // reallocates.
         let room = count + count / 4 + 4;
         if count > 1 {
             queue.reserve_exact(room);
@@ -327,7 +345,8 @@ impl Bpe {
             if let Some(symbol) = symbols.get_mut(after as usize) {
                 symbol.previous = place;
             }
-            // stale entries are removed: a merge adds one entry at most, so this happens a few times per word
+            // Remove stale entries when the capacity is reached. A merge adds at most one entry
+            // net, so this happens only a few times per word.
             if queue.len() + 2 > room {
                 queue.retain(|Reverse(entry)| self.valid(symbols, *entry).is_some());
             }
@@ -339,21 +358,22 @@ impl Bpe {
         symbols.iter().filter(|symbol| symbol.id != NONE).try_for_each(|symbol| push(symbol.id))
     }
 
-    /// Queues the pair that begins at a place, if it merges.
+    /// Queues the pair that begins at a symbol, if it merges.
     fn offer(&self, symbols: &[BpeSymbol], queue: &mut BinaryHeap<Reverse<u64>>, place: u32) {
         if let Some((rank, _)) = self.pair_at(symbols, place) {
             queue.push(Reverse(u64::from(rank) << 32 | u64::from(place)));
         }
     }
 
-    /// Rank and result of the pair that begins at a place.
+    /// Rank and result of the pair that begins at a symbol.
     fn pair_at(&self, symbols: &[BpeSymbol], place: u32) -> Option<(u32, u32)> {
         let left = symbols[place as usize];
         let right = symbols.get(left.next as usize)?;
         self.merges.get(&(left.id, right.id)).copied()
     }
 
-    /// The pair of a queue's entry, if it is not stale: a part that has grown makes another pair of another rank.
+    /// The pair of a queue's entry, unless the entry is stale. Entries are not removed when a merge
+    /// changes a symbol; then the pair at the position has another rank.
     fn valid(&self, symbols: &[BpeSymbol], entry: u64) -> Option<(u32, u32)> {
         let place = entry as u32;
         if symbols[place as usize].id == NONE {
@@ -363,7 +383,7 @@ impl Bpe {
     }
 }
 
-/// Ids of `<0x00>` to `<0xFF>`; none if none of them exists.
+/// Ids of `<0x00>` to `<0xFF>`; `None` if all are missing.
 fn byte_ids(vocabulary: &VocabularyMap) -> Option<Box<[u32; 256]>> {
     let mut ids = Box::new([NONE; 256]);
     for (byte, id) in ids.iter_mut().enumerate() {

@@ -19,17 +19,18 @@ pub(super) fn characters() -> &'static [char; 256] {
     })
 }
 
-/// Maps bytes to these characters.
+/// Maps bytes to characters.
 pub(super) fn mapped(text: &[u8]) -> String {
     let table = characters();
-    // most bytes need one byte of UTF-8, the others two
+    // The exact capacity: characters from U+0080 need two bytes of UTF-8, the others one.
     let moved = text.iter().filter(|byte| table[usize::from(**byte)] as u32 >= 0x80).count();
     let mut mapped = String::with_capacity(text.len() + moved);
     mapped.extend(text.iter().map(|byte| table[usize::from(*byte)]));
     mapped
 }
 
-/// Maps characters back to bytes; a character outside the table gives its UTF-8.
+/// Maps characters back to bytes. A character outside the alphabet becomes its UTF-8 bytes: added
+/// tokens are written as plain text.
 pub(super) fn unmapped(text: &str) -> Vec<u8> {
     static INVERSE: OnceLock<HashMap<char, u8>> = OnceLock::new();
     let inverse =

@@ -1,6 +1,6 @@
 //! Control tokens of fill-in-the-middle prompts.
 
-/// Control tokens of fill-in-the-middle prompts, as a file names them or as vocabularies call them.
+/// Control tokens of fill-in-the-middle prompts, from a file's metadata or by their usual names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FimTokens {
     /// Begins the text before the gap.
@@ -9,7 +9,7 @@ pub struct FimTokens {
     pub suffix: Option<u32>,
     /// Begins the text in the gap, which the model writes.
     pub middle: Option<u32>,
-    /// Fills batches in training.
+    /// Pads training batches.
     pub pad: Option<u32>,
     /// Begins the name of a repository.
     pub repository: Option<u32>,
@@ -17,7 +17,8 @@ pub struct FimTokens {
     pub file: Option<u32>,
 }
 
-/// Names of each token in known vocabularies: Qwen, StarCoder, Granite, DeepSeek, CodeLlama, GLM, Falcon.
+/// Names of each token in known vocabularies: Qwen, StarCoder, Granite, DeepSeek, CodeLlama, GLM,
+/// Falcon.
 const PREFIX: [&str; 8] = [
     "<|fim_prefix|>",
     "<fim-prefix>",
@@ -53,7 +54,7 @@ const REPOSITORY: [&str; 5] = ["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<
 const FILE: [&str; 1] = ["<|file_sep|>"];
 
 impl FimTokens {
-    /// The tokens that a vocabulary has under known names.
+    /// The tokens of a vocabulary with known names.
     pub(super) fn named(token_id: impl Fn(&str) -> Option<u32>) -> FimTokens {
         let find = |names: &[&str]| names.iter().find_map(|name| token_id(name));
         FimTokens {
@@ -66,8 +67,9 @@ impl FimTokens {
         }
     }
 
-    /// These tokens as far as the vocabulary has them, and the others where they are missing.
+    /// These tokens if the vocabulary has them, otherwise those of `others`.
     pub(super) fn or(self, others: FimTokens, vocabulary: usize) -> FimTokens {
+        // A file may name an id beyond a vocabulary that was cut.
         let either = |own: Option<u32>, other: Option<u32>| {
             own.filter(|id| usize::try_from(*id).is_ok_and(|id| id < vocabulary)).or(other)
         };
@@ -81,13 +83,15 @@ impl FimTokens {
         }
     }
 
-    /// Tokens after which nothing of the gap comes: where a model writes them, it begins with another file.
+    /// Tokens that end the text of the gap, because they begin another file.
     pub(super) fn ends(&self) -> impl Iterator<Item = u32> {
+        // Without the three FIM tokens, the same names may have another meaning.
         let is_complete = self.prefix.is_some() && self.suffix.is_some() && self.middle.is_some();
+        // llama.cpp ends the generation at the same three tokens.
         [self.pad, self.repository, self.file].into_iter().flatten().filter(move |_| is_complete)
     }
 
-    /// What is missing for prompts with a gap.
+    /// Names of the tokens that prompts with a gap need and the vocabulary lacks.
     pub fn missing(&self) -> Vec<&'static str> {
         let tokens = [("prefix", self.prefix), ("suffix", self.suffix), ("middle", self.middle)];
         tokens.into_iter().filter(|(_, token)| token.is_none()).map(|(name, _)| name).collect()

@@ -71,7 +71,7 @@ impl<'a> GgufVocab<'a> {
             eos: id("eos_token_id")?,
             eot: id("eot_token_id")?,
             eom: id("eom_token_id")?,
-            // older files have the names without `fim`
+            // Older files have these keys without `fim`.
             fim: FimTokens {
                 prefix: id("fim_pre_token_id")?.or(id("prefix_token_id")?),
                 suffix: id("fim_suf_token_id")?.or(id("suffix_token_id")?),
@@ -142,7 +142,7 @@ impl Tokenizer {
         match vocab.model {
             "gpt2" => guarded("vocabulary", || bpe(vocab)),
             "llama" => guarded("vocabulary", || sentence_piece(vocab, end_of(vocab))),
-            // what converters write for a model without a tokenizer
+            // llama.cpp's converter writes this for a model without a tokenizer.
             "none" | "no_vocab" => Err(TextError::Missing),
             other => Err(TextError::Unknown {
                 what: "tokenizer model",
@@ -155,8 +155,9 @@ impl Tokenizer {
 
 fn kind(vocab: &GgufVocab<'_>, id: usize) -> TokenClass {
     match vocab.token_types.as_ref().map_or(1, |types| types[id]) {
+        // Text must not become the unknown token by its name `<unk>`.
         2 | 3 => TokenClass::Control,
-        // some converters declare DeepSeek's control tokens so
+        // Some converters write DeepSeek's control tokens as user-defined.
         4 if looks_special(&String::from_utf8_lossy(vocab.tokens[id])) => TokenClass::Control,
         4 => TokenClass::UserDefined,
         _ => TokenClass::Plain,
@@ -168,6 +169,7 @@ fn end_of(vocab: &GgufVocab<'_>) -> Vec<u32> {
 }
 
 fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
+    // Older files lack `pre`. Their rules are unknown, so `named` rejects them.
     let pre = pre::named(vocab.pre.unwrap_or("(none)"))?;
     let mut tokens = Vec::with_capacity(vocab.tokens.len());
     let mut ids = VocabularyMap::default();
@@ -180,6 +182,7 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         }
         let bytes =
             if kind == TokenClass::Plain { bytes::unmapped(&text) } else { text.clone().into_bytes() };
+        // Of equal texts, the lowest id is used.
         ids.entry(text.clone().into_boxed_str()).or_insert(id as u32);
         tokens.push(Token { text, bytes, kind, ..Token::default() });
     }
@@ -187,7 +190,8 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
         Some(merges) => merges.iter().map(|merge| pair(merge)).collect::<Result<Vec<_>, _>>()?,
         None => derived_merges(&ids),
     };
-    // a merge can only apply if both parts and the result are tokens
+    // A merge applies only if both parts and the result are tokens. `Bpe::new` rejects others,
+    // which have no effect in llama.cpp.
     let known = |text: &str| ids.contains_key(text);
     let merges: Vec<_> =
         merges.into_iter().filter(|(a, b)| known(a) && known(b) && known(&format!("{a}{b}"))).collect();
@@ -208,7 +212,7 @@ fn bpe(vocab: &GgufVocab<'_>) -> Result<Tokenizer, TextError> {
     .build()
 }
 
-/// The patterns one after the other, then bytes to characters.
+/// Steps that split by each of the patterns, then map bytes to characters.
 pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError> {
     let mut steps = Vec::with_capacity(patterns.len() + 1);
     for pattern in patterns {
@@ -223,6 +227,7 @@ pub(super) fn splitter(patterns: &[&str]) -> Result<Vec<PreTokenizer>, TextError
 /// The two parts of a merge, separated by the first space after the first character.
 pub(super) fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
     let text = String::from_utf8_lossy(merge);
+    // The first part has at least one character, which may be a space.
     let first = text.chars().next().map_or(0, char::len_utf8);
     let at = text[first..].find(' ').map(|at| at + first);
     match at {
@@ -231,13 +236,15 @@ pub(super) fn pair(merge: &[u8]) -> Result<(String, String), TextError> {
     }
 }
 
-/// Bytes of the longest token that is put together from others by its rank.
+/// Maximum bytes of a token for which merges are derived.
 const MAX_RANKED: usize = 1024;
 
-/// Merges of a vocabulary whose ids are ranks (tiktoken): every split of a token into two of lower rank, in the order of ranks.
+/// Merges of a vocabulary whose ids are ranks (tiktoken): every split of a token into two tokens of
+/// lower rank, in the order of ranks.
 pub(super) fn derived_merges(ids: &VocabularyMap) -> Vec<(String, String)> {
     let mut ranked: Vec<(u32, u32, String, String)> = Vec::new();
-    // longer tokens are not text, and every split of them would be looked up
+    // Every split of a token is looked up, which is quadratic in its length. Longer tokens occur
+    // only in hostile files.
     for (text, id) in ids.iter().filter(|(text, _)| text.len() <= MAX_RANKED) {
         for (at, _) in text.char_indices().skip(1) {
             let (a, b) = text.split_at(at);
@@ -249,11 +256,12 @@ pub(super) fn derived_merges(ids: &VocabularyMap) -> Vec<(String, String)> {
             }
         }
     }
+    // The map's order is random. Sorting also makes equal ranks deterministic.
     ranked.sort();
     ranked.into_iter().map(|(_, _, a, b)| (a, b)).collect()
 }
 
-/// The tokenizer of a vocabulary with scores, `end` being tokens that end generation.
+/// The tokenizer of a vocabulary with scores. `end` are the tokens that end generation.
 pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tokenizer, TextError> {
     let Some(scores) = vocab.scores.clone() else {
         return Err(TextError::Malformed("a SentencePiece vocabulary needs tokenizer.ggml.scores".into()));
@@ -269,6 +277,7 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
         let kind = kind(vocab, id);
         let piece = match byte {
             Some(byte) => vec![byte],
+            // The name of a control token is not text, so a `SPACE` in it is kept.
             None if kind == TokenClass::Control => text.clone().into_bytes(),
             None => spm::spaces(&text).into_bytes(),
         };
@@ -285,6 +294,7 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
         eos: vocab.eos,
         end,
         fim: vocab.fim,
+        // llama.cpp's defaults for SentencePiece.
         add_bos: vocab.add_bos.unwrap_or(true),
         add_eos: vocab.add_eos.unwrap_or(false),
         space_prefix: vocab.add_space_prefix.unwrap_or(true),

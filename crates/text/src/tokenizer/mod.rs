@@ -1,4 +1,5 @@
-//! Tokenizers: from text to token ids and back, from GGUF vocabularies, tokenizer.json, tiktoken.model, tokenizer.model and tekken.json.
+//! Tokenizers, read from GGUF vocabularies, tokenizer.json, tiktoken.model, tokenizer.model and
+//! tekken.json. All of them become byte-pair encoding ([`bpe`]) or SentencePiece ([`spm`]).
 
 mod bpe;
 mod bytes;
@@ -31,9 +32,10 @@ use std::collections::HashMap;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
-    /// Add the tokens that begin (and end) a prompt.
+    /// Add BOS and EOS as the model's files say.
     pub add_special: bool,
-    /// Read the names of control tokens in the text as those tokens. Not for text that a user may have written.
+    /// Encode the names of control tokens in the text as those tokens. Never set this for text from
+    /// users.
     pub parse_special: bool,
 }
 
@@ -41,7 +43,7 @@ pub struct EncodeOptions {
 enum TokenizerModel {
     /// Byte-pair encoding.
     Bpe(Box<pipeline::BpePipeline>),
-    /// SentencePiece by scores, with byte fallback.
+    /// SentencePiece with scores and byte fallback.
     Spm(Box<spm::Spm>),
 }
 
@@ -49,11 +51,12 @@ enum TokenizerModel {
 pub struct Tokenizer {
     model: TokenizerModel,
     special: SpecialTokens,
+    // One allocation for all texts, instead of one for each of 100 000 tokens and more.
     /// Concatenated texts of all tokens, as in the vocabulary.
     texts: String,
     ends: Vec<usize>,
     ids: HashMap<Box<str>, u32>,
-    /// Concatenated bytes that the tokens stand for.
+    /// Concatenated bytes that the tokens decode to.
     pieces: Vec<u8>,
     piece_ends: Vec<usize>,
     bos: Option<u32>,
@@ -62,13 +65,15 @@ pub struct Tokenizer {
     fim: FimTokens,
     add_bos: bool,
     add_eos: bool,
-    /// Whether a space is prepended to a text, which decoding removes again.
+    /// Whether encoding prepends a space to a text, which decoding removes.
     space_prefix: bool,
     /// Upper bound on the bytes of text that a token can represent; `None` if unbounded.
     longest_token: Option<usize>,
 }
 
-/// Texts of tokens that end generation, in any file.
+/// Names of control tokens that end generation, whatever the files say.
+// Files name one EOS token, often `<|endoftext|>`, but chat models end their turns with another
+// one.
 const END_TEXTS: [&str; 12] = [
     "<|im_end|>",
     "<|endoftext|>",
@@ -90,7 +95,7 @@ impl Tokenizer {
         self.fim
     }
 
-    /// Takes the tokens that a file names, and those that are missing from the vocabulary's names.
+    /// Sets the FIM tokens: those that the file names, and the others by their usual names.
     fn with_fim(mut self, named: FimTokens) -> Tokenizer {
         self.fim = named.or(FimTokens::named(|name| self.token_id(name)), self.vocab_size());
         self.end.extend(self.fim.ends());
@@ -104,21 +109,24 @@ impl Tokenizer {
         self.encode_within(text, how, usize::MAX)
     }
 
-    /// The same with at most `limit` tokens. A longer text is refused as early as possible: at once if so few
-    /// tokens cannot stand for its bytes, else when the limit is passed.
+    /// Token ids of a text, or [`TextError::TooLong`] if it has more than `limit` tokens. A text is
+    /// rejected before encoding if `limit` tokens cannot represent its bytes, otherwise as soon as
+    /// encoding exceeds the limit.
     pub fn encode_within(&self, text: &str, how: EncodeOptions, limit: usize) -> Result<Vec<u32>, TextError> {
         let mut prefixed = self.prefixed(text);
         if matches!(self.model, TokenizerModel::Spm(_)) && !how.parse_special && text.contains(spm::SPACE) {
-            // the character is a space in any text, and only in a control token's name itself
+            // SentencePiece encodes U+2581 like a space. Only names of control tokens contain the
+            // character itself, and they are not matched here.
             prefixed = Cow::Owned(spm::spaces(&prefixed));
         }
         let fragments = self.special.split(&prefixed, how.parse_special);
         self.encode_fragments(text.len(), fragments, how.add_special, limit)
     }
 
-    /// The text after the space that SentencePiece prepends. User-defined tokens are matched in both together, so one that
-    /// begins with a space can take the prepended one.
+    /// The text with the space that SentencePiece prepends.
     fn prefixed<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        // The space is added before special tokens are matched, as in SentencePiece: a user-defined
+        // token that begins with a space can match it.
         if self.prepends(text) { Cow::Owned(format!(" {text}")) } else { Cow::Borrowed(text) }
     }
 
@@ -134,6 +142,8 @@ impl Tokenizer {
         add_special: bool,
         limit: usize,
     ) -> Result<Vec<u32>, TextError> {
+        // The error has a lower bound on the number of tokens. Counting all of them would be the
+        // work that the limit avoids.
         let too_long = || {
             let least = self.longest_token.map_or(0, |longest| bytes.div_ceil(longest.max(1)));
             TextError::TooLong { bytes, limit, tokens: least.max(limit.saturating_add(1)) }
@@ -150,7 +160,7 @@ impl Tokenizer {
             let mut fragments = fragments.peekable();
             while let Some(fragment) = fragments.next() {
                 match fragment {
-                    // the prepended space belongs to text: a control token that begins a prompt has none before it
+                    // A prompt that begins with a control token gets no space before it.
                     Fragment::Text(" ")
                         if first
                             && self.space_prefix
@@ -179,7 +189,8 @@ impl Tokenizer {
         tokens.checked_mul(self.longest_token?)
     }
 
-    /// Appends the tokens of a text without special tokens; `first`: it begins the whole text.
+    /// Appends the tokens of a text without special tokens; `first`: it is the beginning of the
+    /// whole text.
     fn encode_plain(
         &self,
         text: &str,
@@ -189,7 +200,8 @@ impl Tokenizer {
     ) -> Result<(), TextError> {
         let mut push = |id| {
             if ids.len() == ids.capacity() {
-                // grow by half: doubling would need three times the memory during the copy
+                // Grow by half. Doubling would need three times the memory during the copy, and
+                // encoding may use at most 40 bytes per byte of text (tests/memory.rs).
                 ids.reserve_exact(1024.max(ids.len() / 2));
             }
             ids.push(id);
@@ -202,19 +214,20 @@ impl Tokenizer {
         }
     }
 
-    /// The token of a piece of text, unless it is a control or user-defined token, which is only matched as a whole.
+    /// The token of a piece of text. Control and user-defined tokens are excluded: SentencePiece
+    /// never merges to them.
     fn text_token(&self, text: &str) -> Option<u32> {
         self.token_id(text).filter(|id| !self.is_special(*id))
     }
 
-    /// The bytes that a token stands for in a text; control tokens stand for their names.
+    /// The bytes that a token decodes to; for a control token, its name.
     pub fn piece(&self, id: u32) -> Option<&[u8]> {
         let end = *self.piece_ends.get(id as usize)?;
         let start = if id == 0 { 0 } else { self.piece_ends[id as usize - 1] };
         Some(&self.pieces[start..end])
     }
 
-    /// Tokens in the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub fn vocab_size(&self) -> usize {
         self.ends.len()
     }
@@ -239,17 +252,17 @@ impl Tokenizer {
         &self.end
     }
 
-    /// Whether it is a control token.
+    /// Whether a token is a control token.
     pub fn is_control(&self, id: u32) -> bool {
         self.special.is_control(id)
     }
 
-    /// Whether it is a control or user-defined token: one that is never put together from a text's parts.
+    /// Whether a token is a control or user-defined token. Merges never produce such a token.
     pub fn is_special(&self, id: u32) -> bool {
         self.special.is_special(id)
     }
 
-    /// Ids of the control and user-defined tokens that a text is cut at.
+    /// Ids of the control and user-defined tokens in a text.
     pub fn special_tokens_in(&self, text: &str) -> Vec<u32> {
         let tokens = self.special.split(text, true).filter_map(|fragment| match fragment {
             Fragment::Token(id) => Some(id),
@@ -290,22 +303,23 @@ struct TokenizerParts {
 /// A token of a vocabulary.
 #[derive(Clone, Default)]
 struct Token {
-    /// Its text in the vocabulary.
+    /// The text in the vocabulary.
     text: String,
-    /// The bytes that it stands for.
+    /// The bytes that the token decodes to.
     bytes: Vec<u8>,
     kind: TokenClass,
-    /// Whether it swallows white space before it.
+    /// `lstrip`: the token includes white space before it.
     strips_left: bool,
-    /// Whether it swallows white space after it.
+    /// `rstrip`: the token includes white space after it.
     strips_right: bool,
-    /// Whether its text matches a space and the character that stands for one alike.
+    /// Whether a space in the token's text matches U+2581 as well.
     spaced: bool,
 }
 
 impl Token {
-    /// Bytes of the longest text that it stands for.
+    /// Bytes of the longest text that the token represents.
     fn longest_text(&self) -> usize {
+        // U+2581 has three bytes in UTF-8, so text may be longer than the token.
         let spaces = if self.spaced { self.text.matches(' ').count() } else { 0 };
         self.text.len() + spaces * (spm::SPACE.len_utf8() - 1)
     }
@@ -317,7 +331,7 @@ enum TokenClass {
     Plain,
     /// Matched as a whole in any text.
     UserDefined,
-    /// Matched only where control tokens are parsed.
+    /// Matched as a whole, and only if control tokens are parsed.
     Control,
 }
 
@@ -369,7 +383,7 @@ impl TokenizerParts {
                     tokenizer.end.push(id as u32);
                 }
             }
-            // holes in a vocabulary have no text to look up
+            // Unused ids have empty texts. Of tokens with equal texts, the lowest id counts.
             if !text.is_empty() {
                 tokenizer.ids.entry(text.into_boxed_str()).or_insert(id as u32);
             }
@@ -383,13 +397,15 @@ impl TokenizerParts {
 
     /// Upper bound on the bytes of text that a token can represent; `None` if unbounded.
     fn longest_token(&self) -> Option<usize> {
+        // A token that strips can include any amount of white space.
         if self.tokens.iter().any(|token| token.strips_left || token.strips_right) {
             return None;
         }
         let longest = self.tokens.iter().map(|token| token.bytes.len()).max()?.max(1);
         match &self.model {
             TokenizerModel::Bpe(pipeline) => longest.checked_mul(pipeline.shrinks()?),
-            // a text may hold the character that stands for a space, which is longer than one
+            // Texts of the vocabulary contain U+2581, which is longer than the space that it
+            // decodes to, and a text may contain it too.
             TokenizerModel::Spm(spm) => spm
                 .keeps_text()
                 .then(|| self.tokens.iter().map(Token::longest_text).fold(longest, usize::max)),
@@ -397,9 +413,11 @@ impl TokenizerParts {
     }
 }
 
-/// Runs `work` and turns a panic of a library into an error: the last defence against hostile files and texts.
+/// Runs `work` and turns a panic of a library into an error. This is the last defense against
+/// hostile files and texts: one request must not end the server.
 fn guarded<T>(what: &str, work: impl FnOnce() -> Result<T, TextError>) -> Result<T, TextError> {
-    // no half-modified state survives: results are new, and the workspace is local to the call
+    // Unwind safe: results are new values and the workspace is local to the call, so no
+    // half-modified state survives.
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(TextError::Internal { what: what.to_owned(), problem: panic_text(&*panic).to_owned() })
     })

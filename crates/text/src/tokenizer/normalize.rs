@@ -32,23 +32,26 @@ pub(super) enum Normalizer {
     ByteLevel,
 }
 
-/// How many times its bytes a text may grow, beyond [`GROWTH_FREE`]. Only NFKC of a few Arabic ligatures comes near: eleven times.
+/// Maximum growth factor of a text, beyond [`GROWTH_FREE`]. NFKC makes eleven times as many bytes
+/// of a few Arabic ligatures. Hostile files can chain replacements that grow without bound.
 const MAX_GROWTH: usize = 12;
 
-/// Bytes that any text may grow by.
+/// Number of bytes by which any text may grow.
 const GROWTH_FREE: usize = 1 << 16;
 
-/// Combining marks in a row, which canonical order must hold at once; real text has three at most.
+/// Maximum number of consecutive combining marks. Canonical ordering buffers all of them. Real text
+/// has three at most.
 const MAX_MARKS: usize = 1 << 16;
 
 /// Applies the steps in order.
 ///
 /// # Errors
-/// A text that grows beyond any real one, or whose combining marks have no end.
+/// A text that exceeds [`MAX_GROWTH`] or [`MAX_MARKS`].
 pub(super) fn normalize<'a>(steps: &[Normalizer], text: &'a str) -> Result<Cow<'a, str>, TextError> {
     let limit = text.len().saturating_mul(MAX_GROWTH).saturating_add(GROWTH_FREE);
     let mut text = Cow::Borrowed(text);
     for step in steps {
+        // The limit is of the original text, so that growth cannot accumulate over steps.
         if let Some(changed) = step.apply(&text, limit)? {
             text = Cow::Owned(changed);
         }
@@ -63,7 +66,7 @@ impl Normalizer {
     /// Maximum number of bytes of text that become one byte; `None` if unbounded.
     pub(super) fn shrinks(&self) -> Option<usize> {
         match self {
-            // a character of four bytes becomes one of one, a letter with its marks one of three
+            // A character of four bytes can become one of one byte.
             Normalizer::Nfc
             | Normalizer::Nfd
             | Normalizer::Nfkc
@@ -71,48 +74,29 @@ impl Normalizer {
             | Normalizer::Lowercase => Some(4),
             Normalizer::Prepend(_) | Normalizer::ByteLevel => Some(1),
             Normalizer::Replace { shrinks, .. } => *shrinks,
+            // Any amount of text can be dropped.
             Normalizer::Strip { .. } | Normalizer::StripAccents => None,
         }
     }
 
-    /// The text changed; None where it stays as it is.
+    /// The changed text; `None` if it is unchanged.
     fn apply(&self, text: &str, limit: usize) -> Result<Option<String>, TextError> {
         let composed = |chars: &mut dyn Iterator<Item = (char, isize)>| {
             collect(chars.map(|(c, _)| c), text.len(), limit)
         };
-        let form = |ascii_is_stable: bool| -> Result<bool, TextError> {
+        let is_form = matches!(self, Normalizer::Nfc | Normalizer::Nfd | Normalizer::Nfkc | Normalizer::Nfkd);
+        if is_form {
             marks(text)?;
-            Ok(ascii_is_stable && text.is_ascii())
-        };
+            // No normalization form changes ASCII. Most text needs no copy.
+            if text.is_ascii() {
+                return Ok(None);
+            }
+        }
         Ok(match self {
-            Normalizer::Nfc => {
-                if form(true)? {
-                    None
-                } else {
-                    Some(composed(&mut text.nfc())?)
-                }
-            }
-            Normalizer::Nfd => {
-                if form(true)? {
-                    None
-                } else {
-                    Some(composed(&mut text.nfd())?)
-                }
-            }
-            Normalizer::Nfkc => {
-                if form(true)? {
-                    None
-                } else {
-                    Some(composed(&mut text.nfkc())?)
-                }
-            }
-            Normalizer::Nfkd => {
-                if form(true)? {
-                    None
-                } else {
-                    Some(composed(&mut text.nfkd())?)
-                }
-            }
+            Normalizer::Nfc => Some(composed(&mut text.nfc())?),
+            Normalizer::Nfd => Some(composed(&mut text.nfd())?),
+            Normalizer::Nfkc => Some(composed(&mut text.nfkc())?),
+            Normalizer::Nfkd => Some(composed(&mut text.nfkd())?),
             Normalizer::Lowercase => {
                 Some(collect(text.chars().flat_map(char::to_lowercase), text.len(), limit)?)
             }
@@ -134,7 +118,7 @@ impl Normalizer {
     }
 }
 
-/// A text of these characters, as long as it stays within `limit` bytes.
+/// Collects characters, unless they exceed `limit` bytes.
 fn collect(chars: impl Iterator<Item = char>, bytes: usize, limit: usize) -> Result<String, TextError> {
     let mut text = String::with_capacity(bytes);
     for c in chars {
@@ -161,7 +145,7 @@ fn too_long(limit: usize) -> TextError {
     ))
 }
 
-/// Refuses what canonical order would have to hold at once.
+/// Rejects a text with more than [`MAX_MARKS`] consecutive combining marks.
 fn marks(text: &str) -> Result<(), TextError> {
     let mut run = 0;
     for c in text.chars() {

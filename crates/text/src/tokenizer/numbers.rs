@@ -1,4 +1,4 @@
-//! A tokenizer for models without one.
+//! A substitute tokenizer for models whose files contain none.
 
 use super::hf::TokenRoles;
 use super::{GgufVocab, Tokenizer, gguf};
@@ -6,8 +6,8 @@ use crate::error::TextError;
 use latent_formats::CheckpointSource;
 
 impl Tokenizer {
-    /// A tokenizer for a model without one: the text of a token is its id and a space. It encodes nothing. The tokens that end an
-    /// answer are those that the model's files name.
+    /// A tokenizer for a model without one. A token decodes to its id and a space; text cannot be
+    /// encoded. The tokens that end generation are those that the model's files name.
     pub fn of_numbers(source: &CheckpointSource, vocab_size: usize) -> Result<Tokenizer, TextError> {
         let end = match source {
             CheckpointSource::Gguf(source) => {
@@ -20,6 +20,7 @@ impl Tokenizer {
         };
         let texts: Vec<String> = (0..vocab_size).map(|id| format!("{id} ")).collect();
         let tokens = texts.iter().map(String::as_bytes).collect();
+        // SentencePiece needs no merges, so a vocabulary with equal scores is enough for decoding.
         let scores = Some(vec![0.0; vocab_size]);
         let vocab = GgufVocab { model: "llama", tokens, scores, ..GgufVocab::default() };
         let vocab = GgufVocab { add_bos: Some(false), add_space_prefix: Some(false), ..vocab };

@@ -1,28 +1,30 @@
-//! Regular expressions for splitting texts.
+//! Regular expressions that split texts into words.
 //!
-//! Published patterns need one look-ahead only: they end in `|\s+(?!\S)|\s+`, which leaves the last of several spaces to the following word.
-//! That ending is matched as `\s+` and shortened afterwards, so that an automaton runs the whole pattern: in linear time and
-//! constant memory, where backtracking would keep a state for each space. Other patterns with look-around or possessive repetition are
-//! run by backtracking with a limit on its steps.
+//! Published patterns have one look-ahead: they end in `|\s+(?!\S)|\s+`, which leaves the last of
+//! several spaces to the following word. Automata do not support look-ahead, and backtracking would
+//! keep a state for each space. So this ending is matched as `\s+` and shortened afterwards. An
+//! automaton then runs the whole pattern in linear time and constant memory. Other patterns with
+//! look-around or possessive repetition run by backtracking with a limit on the steps.
 
 use crate::error::TextError;
 use regex_automata::{Input, meta, nfa::thompson::WhichCaptures, util::syntax};
 use std::ops::Range;
 
-/// Bytes that a compiled pattern may take.
+/// Maximum bytes of a compiled pattern.
 const SIZE_LIMIT: usize = 10 << 20;
 
-/// Bytes of a pattern's source; the longest published one has 4 000.
+/// Maximum bytes of a pattern's source; the longest published one has 4000.
 pub(super) const MAX_SOURCE: usize = 1 << 16;
 
-/// Backtracking steps per search.
+/// Maximum backtracking steps per search.
 const MAX_STEPS: usize = 1_000_000;
 
 /// The ending that is matched without look-ahead.
 const TAIL: &str = r"|\s+(?!\S)|\s+";
 
-/// Possessive parts of published patterns (Ling's), and what matches the same without giving anything back: what follows cannot match
-/// the last character of what is repeated, or matches nothing as well.
+/// Possessive parts of Ling's pattern, and equivalent parts without possessive repetition.
+// They are equivalent because giving back a character never helps: the part that follows cannot
+// match it, or can also match nothing.
 const POSSESSIVE: [(&str, &str); 2] = [
     (r"[^\r\n\p{L}\p{N}]?+\p{L}+", r"[^\r\n\p{L}\p{N}]?\p{L}+"),
     (r"[^\s\p{L}\p{N}]++[\r\n]*|", r"[^\s\p{L}\p{N}]+[\r\n]*|"),
@@ -32,7 +34,7 @@ const POSSESSIVE: [(&str, &str); 2] = [
 pub(super) struct SplitPattern(PatternEngine);
 
 enum PatternEngine {
-    /// An automaton. With `tail`, a match of its second pattern is a run of spaces of which the last may belong to a word.
+    /// An automaton. With `tail`, its second pattern is [`TAIL`] without the look-ahead.
     Automaton {
         regex: Box<meta::Regex>,
         tail: bool,
@@ -75,8 +77,9 @@ impl SplitPattern {
             PatternEngine::Automaton { regex, tail } => {
                 let Some(found) = regex.find(Input::new(text).range(at..)) else { return Ok(None) };
                 let mut range = found.range();
+                // `\s+(?!\S)` backs off by one character if a non-space follows the run. A single
+                // space has nothing to back off to, and `\s+` matches it.
                 if *tail && found.pattern().as_usize() == 1 && range.end < text.len() {
-                    // a non-space follows the run: its last space is left, unless it is the only one
                     let last = text[range.clone()].char_indices().next_back().map_or(0, |(at, _)| at);
                     if last > 0 {
                         range.end = range.start + last;
@@ -94,8 +97,8 @@ impl SplitPattern {
         }
     }
 
-    /// All matches in a text, each with the text between it and the one before: byte ranges that cover the text, and whether each is a
-    /// match. Matches may be empty.
+    /// Passes byte ranges that cover the text to `each`: matches, and the text between them, with
+    /// whether the range is a match. Matches may be empty.
     pub(super) fn cover(
         &self,
         text: &str,
@@ -108,7 +111,8 @@ impl SplitPattern {
             let Some(found) = self.find(text, at)? else { break };
             at = found.end;
             if found.is_empty() {
-                // an empty match directly behind another one does not count; the search goes on
+                // Without a step forward the search would find the empty match again. An empty
+                // match directly after another match does not count, as in the regex crate.
                 at += text[at..].chars().next().map_or(1, char::len_utf8);
                 if last_end == Some(found.end) {
                     continue;
@@ -149,7 +153,7 @@ fn dialect(source: &str) -> PatternDialect {
     let mut dialect = PatternDialect::Plain;
     let mut chars = source.chars().peekable();
     let mut class_depth = 0usize;
-    // whether the last thing read was a repetition, which a plus would make possessive
+    // Whether the last item was a repetition. A plus after it makes it possessive.
     let mut repeated = false;
     while let Some(c) = chars.next() {
         let mut repeats = false;
@@ -162,7 +166,7 @@ fn dialect(source: &str) -> PatternDialect {
                         }
                     }
                 }
-                // back-references, and assertions and classes that automata do not support
+                // Back-references, and assertions and classes that regex-automata does not support.
                 Some('0'..='9' | 'k' | 'g' | 'G' | 'K' | 'Z' | 'h' | 'H' | 'e' | 'R' | 'X' | 'O' | 'N') => {
                     return PatternDialect::Backtracking;
                 }
@@ -173,6 +177,7 @@ fn dialect(source: &str) -> PatternDialect {
                 if chars.peek() == Some(&'^') {
                     chars.next();
                 }
+                // A bracket at the beginning of a class is a literal.
                 if chars.peek() == Some(&']') {
                     chars.next();
                 }
@@ -188,7 +193,7 @@ fn dialect(source: &str) -> PatternDialect {
                 }
             }
             '+' if repeated => return PatternDialect::Backtracking,
-            // after a repetition it makes that one lazy
+            // A question mark after a repetition makes it lazy.
             '?' if repeated => {}
             '*' | '+' | '?' => repeats = true,
             '{' => {
@@ -206,7 +211,7 @@ fn dialect(source: &str) -> PatternDialect {
     dialect
 }
 
-/// The engine needed by a group, from its beginning behind `(?`.
+/// The engine that a group needs, from the characters after its `(?`.
 fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> PatternDialect {
     match chars.next() {
         Some(':') => PatternDialect::Plain,
@@ -216,7 +221,7 @@ fn group(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> PatternDialect
         Some(mut flag) => loop {
             match flag {
                 'i' | 'm' | 's' | 'R' | 'U' | 'u' | 'x' | '-' => {}
-                // only these flags do not change the meaning of the text and the ending
+                // Flags for this group only.
                 ':' => return PatternDialect::Plain,
                 ')' => return PatternDialect::Flagged,
                 _ => return PatternDialect::Backtracking,
@@ -245,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn dialects_are_told_apart() {
+    fn dialects_are_recognized() {
         for (source, expected) in [
             (r"\p{N}{1,3}|[^\r\n\p{L}]?\p{L}+| ?[^\s\p{L}]+[\r\n]*|a+?b*?", PatternDialect::Plain),
             (r"[+*?+++(?!)]+", PatternDialect::Plain),
@@ -264,7 +269,7 @@ mod tests {
         }
     }
 
-    /// The patterns of all pre-tokenizers, run by automata and by backtracking, cut alike.
+    /// Automata and backtracking split alike by the patterns of all pre-tokenizers.
     #[test]
     fn the_ending_is_matched_as_by_backtracking() {
         let texts = [

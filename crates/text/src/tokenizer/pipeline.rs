@@ -1,7 +1,7 @@
-//! From plain text to BPE tokens: normalized, split into pieces, merged piece by piece.
+//! The steps of a byte-pair tokenizer: normalize, split into pieces, merge each piece.
 //!
-//! Each piece's tokens are appended before the next one is split off, so that memory holds the normalized text, the longest piece
-//! and the tokens only.
+//! The tokens of a piece are appended before the next piece is split off. So memory holds only the
+//! normalized text, one piece and the tokens.
 
 use super::bpe::{Bpe, Workspace};
 use super::normalize::{Normalizer, normalize};
@@ -16,7 +16,7 @@ pub(super) struct BpePipeline {
 }
 
 impl BpePipeline {
-    /// Appends the tokens of a text through `push`; `begins`: it begins the whole text.
+    /// Passes the tokens of a text to `push`; `begins`: it is the beginning of the whole text.
     pub(super) fn encode(
         &self,
         text: &str,
@@ -31,6 +31,7 @@ impl BpePipeline {
     /// Maximum number of bytes of text that become one byte before merging; `None` if text can be
     /// dropped.
     pub(super) fn shrinks(&self) -> Option<usize> {
+        // In the byte-level alphabet all text consists of 256 known characters.
         let mapped = self.normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || self.pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
         if self.bpe.loses_text(mapped) || self.pre_tokenizers.iter().any(PreTokenizer::removes) {

@@ -1,4 +1,5 @@
-//! Tokens of a rendered conversation: names of tokens count only if the template wrote them.
+//! Encoding of a rendered conversation. Names of control tokens become tokens only if the template
+//! wrote them, so that a user cannot forge turns.
 
 use super::{Tokenizer, spm};
 use crate::error::TextError;
@@ -6,14 +7,13 @@ use latent_jinja::RenderedText;
 use std::ops::Range;
 
 impl Tokenizer {
-    /// Token ids of a rendered conversation, with the tokens that begin (and end) a prompt where the template did not
-    /// write the first one itself.
+    /// Token ids of a rendered conversation. BOS and EOS are added unless the template wrote BOS.
     ///
-    /// The name of a control token or of a user-defined one (`<think>`, `[gMASK]`) becomes that token only where all of it
-    /// was written by the template, or everywhere with `allow_special`. Single characters and runs of white space that a
-    /// vocabulary has as user-defined tokens are text like any other. Text between tokens is
-    /// encoded in one piece, across the borders of messages, so that conversations without such
-    /// names have the ids that transformers gives them.
+    /// The name of a control or user-defined token (`<think>`, `[gMASK]`) becomes that token only
+    /// if the template wrote all of it, or anywhere with `allow_special`. User-defined tokens that
+    /// are single characters or white space are ordinary text. Text between tokens is encoded in
+    /// one piece, across messages, so that conversations without such names have the ids of
+    /// transformers.
     pub fn encode_rendered(
         &self,
         rendered: &RenderedText,
@@ -22,7 +22,8 @@ impl Tokenizer {
         self.encode_rendered_within(rendered, allow_special, usize::MAX)
     }
 
-    /// The same for a conversation that must have at most `limit` tokens; see [`Tokenizer::encode_within`].
+    /// Like [`Tokenizer::encode_rendered`] with at most `limit` tokens; see
+    /// [`Tokenizer::encode_within`].
     pub fn encode_rendered_within(
         &self,
         rendered: &RenderedText,
@@ -37,7 +38,10 @@ impl Tokenizer {
         let prefixed = self.prefixed(text);
         let prefix = prefixed.len() - text.len();
         let written = |range: Range<usize>, control: bool| {
+            // Ranges of `content` do not count the prepended space.
             let of_text = range.start.saturating_sub(prefix)..range.end - prefix;
+            // DeepSeek's vocabulary has letters among its user-defined tokens. They are allowed in
+            // messages; a control token of one letter is not.
             allow_special
                 || !overlaps(&rendered.content, &of_text)
                 || (!control && is_plain(&prefixed[range]))
@@ -47,7 +51,7 @@ impl Tokenizer {
     }
 }
 
-/// Whether a token's name is ordinary text: one character, or white space.
+/// Whether a token's name is one character or white space.
 fn is_plain(text: &str) -> bool {
     text.chars().nth(1).is_none() || text.chars().all(|c| c.is_whitespace() || c == spm::SPACE)
 }

@@ -1,7 +1,9 @@
-//! Tokenizers from SentencePiece's tokenizer.model, which older folders hold in place of tokenizer.json.
+//! Reader of SentencePiece's tokenizer.model, which older folders (MiniCPM's) hold instead of
+//! tokenizer.json.
 //!
-//! The file is a protobuf message (sentencepiece_model.proto): pieces with scores and kinds, how they were trained, and how text is normalized. Models
-//! of byte-pair encoding are read whose normalizer changes nothing but spaces: those that a GGUF file holds as tokenizer model `llama`.
+//! The file is a protobuf message (sentencepiece_model.proto): pieces with scores and kinds, the
+//! trainer's settings and the normalizer's. Supported are models of byte-pair encoding whose
+//! normalizer changes only spaces. A GGUF file stores the same as tokenizer model `llama`.
 
 use super::hf::{TokenRoles, max_ids};
 use super::special::looks_special;
@@ -17,13 +19,14 @@ pub(super) const USER_DEFINED: i32 = 4;
 pub(super) const UNUSED: i32 = 5;
 pub(super) const BYTE: i32 = 6;
 
-/// Score of tokens that tokenizer_config.json adds, as llama.cpp's converter writes it.
+// The values of llama.cpp's converter, so that both write the same GGUF file.
+/// Score of tokens that tokenizer_config.json adds.
 const ADDED: f32 = -1000.0;
 
-/// Score of ids that no token has.
+/// Score of unused ids.
 const NO_TOKEN: f32 = -10_000.0;
 
-/// The model type of byte-pair encoding.
+/// `TrainerSpec.ModelType.BPE`.
 const BPE: u64 = 2;
 
 /// A parsed tokenizer.model with the tokens of tokenizer_config.json.
@@ -32,12 +35,11 @@ pub(super) struct SentencePieces {
     pub(super) tokens: Vec<String>,
     pub(super) scores: Vec<f32>,
     pub(super) types: Vec<i32>,
-    /// The token of what no piece stands for.
     pub(super) unknown: Option<u32>,
     pub(super) padding: Option<u32>,
     bos: Option<u32>,
     eos: Option<u32>,
-    /// Whether a space is prepended to texts.
+    /// Whether encoding prepends a space to texts.
     pub(super) space_prefix: bool,
     add_bos: Option<bool>,
     add_eos: bool,
@@ -64,11 +66,12 @@ fn malformed(problem: impl Into<String>) -> TextError {
 }
 
 impl SentencePieces {
-    /// The pieces of a file.
+    /// Parses a file, and adds the tokens of tokenizer_config.json.
     pub(super) fn read(model: &[u8], config: Option<&Value>) -> Result<SentencePieces, TextError> {
         let mut pieces = SentencePieces::default();
         let mut rules = SentencePieceSpec::default();
         for field in ProtobufFields(model) {
+            // Unknown fields are skipped, as protobuf requires.
             match field? {
                 (1, ProtobufValue::Bytes(piece)) => pieces.add(piece)?,
                 (2, ProtobufValue::Bytes(trainer)) => rules.trainer(trainer)?,
@@ -88,7 +91,7 @@ impl SentencePieces {
         Ok(pieces)
     }
 
-    /// The keys that a GGUF file has for them.
+    /// The vocabulary in the form of a GGUF file.
     pub(super) fn vocab(&self) -> GgufVocab<'_> {
         GgufVocab {
             model: "llama",
@@ -111,8 +114,9 @@ impl SentencePieces {
         self.types.push(kind);
     }
 
-    /// Adds a message `SentencePiece`.
+    /// Adds a piece from its message.
     fn add(&mut self, message: &[u8]) -> Result<(), TextError> {
+        // The defaults of `ModelProto.SentencePiece`.
         let (mut text, mut score, mut kind) = (None, 0.0, NORMAL);
         for field in ProtobufFields(message) {
             match field? {
@@ -131,13 +135,14 @@ impl SentencePieces {
         if score.is_nan() {
             return Err(wrong("has a score that is not a number"));
         }
-        // as llama.cpp's converter writes them: it matches user-defined tokens in text that has its spaces still
+        // llama.cpp matches user-defined tokens before it replaces spaces, so its converter writes
+        // them with spaces.
         let text = if kind == USER_DEFINED { spm::spaces(text) } else { text.to_owned() };
         self.push(text, score, kind);
         Ok(())
     }
 
-    /// The tokens and roles of tokenizer_config.json.
+    /// Adds the tokens and roles of tokenizer_config.json.
     fn configure(&mut self, config: Option<&Value>) -> Result<(), TextError> {
         let added = config.and_then(|config| config.get("added_tokens_decoder")?.as_object());
         for (id, token) in added.into_iter().flatten() {
@@ -156,9 +161,11 @@ impl SentencePieces {
             }
             let content = token.get("content").and_then(Value::as_str);
             let content = content.ok_or_else(|| wrong("it has no content".into()))?;
+            // Ids without a token get the name that llama.cpp's converter gives them.
             for hole in self.tokens.len()..=id {
                 self.push(format!("[PAD{hole}]"), NO_TOKEN, UNUSED);
             }
+            // The rule of llama.cpp's converter.
             let control = token.get("special") == Some(&Value::Bool(true)) || looks_special(content);
             (self.tokens[id], self.types[id]) = match control {
                 true => (content.to_owned(), CONTROL),
@@ -168,6 +175,8 @@ impl SentencePieces {
         }
         let roles = TokenRoles::new(config, None);
         let find = |text: &str| self.tokens.iter().position(|token| token == text).map(|id| id as u32);
+        // tokenizer_config.json overrides the trainer's ids: a fine-tuned model may end with
+        // another token.
         let (bos, eos) = (roles.bos.and_then(find), roles.eos.and_then(find));
         (self.bos, self.eos) = (bos.or(self.bos), eos.or(self.eos));
         (self.add_bos, self.add_eos) = (roles.add_bos, roles.add_eos);
@@ -175,21 +184,26 @@ impl SentencePieces {
     }
 }
 
-/// How a model was trained, and how text is normalized for it.
+/// The fields of `TrainerSpec` and `NormalizerSpec` that determine the encoding.
 struct SentencePieceSpec {
     model_type: u64,
-    /// Of the unknown token, BOS, EOS and the padding.
+    /// Ids of the unknown token, BOS, EOS and padding; -1 if missing.
     ids: [i32; 4],
+    /// `treat_whitespace_as_suffix`.
     suffixes: bool,
     normalizer: String,
+    /// Whether `precompiled_charsmap` is not empty.
     charsmap: bool,
+    /// `add_dummy_prefix`.
     space_prefix: bool,
+    /// `remove_extra_whitespaces`.
     joins_spaces: bool,
+    /// `escape_whitespaces`.
     escapes_spaces: bool,
 }
 
 impl Default for SentencePieceSpec {
-    /// What the messages mean where they say nothing.
+    /// The defaults of sentencepiece_model.proto for missing fields.
     fn default() -> SentencePieceSpec {
         SentencePieceSpec {
             model_type: 1,
@@ -210,7 +224,7 @@ impl SentencePieceSpec {
             match field? {
                 (3, ProtobufValue::Number(number)) => self.model_type = number,
                 (24, ProtobufValue::Number(flag)) => self.suffixes = flag != 0,
-                // negative numbers have all 64 bits
+                // Protobuf sign-extends a negative int32 to 64 bits, so truncation gives its value.
                 (field @ 40..=43, ProtobufValue::Number(id)) => self.ids[(field - 40) as usize] = id as i32,
                 _ => {}
             }
@@ -234,7 +248,7 @@ impl SentencePieceSpec {
         Ok(())
     }
 
-    /// Refuses rules that are not known.
+    /// Rejects unsupported rules: text would silently be encoded wrongly.
     fn check(&self) -> Result<(), TextError> {
         let problem = if self.model_type != BPE {
             let name = ["unigram", "byte-pair encoding", "words", "characters"];
@@ -255,7 +269,7 @@ impl SentencePieceSpec {
     }
 }
 
-/// A value of a protobuf message.
+/// A value of a protobuf message, by wire type.
 enum ProtobufValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -269,6 +283,7 @@ struct ProtobufFields<'a>(&'a [u8]);
 impl<'a> ProtobufFields<'a> {
     fn number(&mut self) -> Option<u64> {
         let mut number = 0;
+        // A varint has at most ten bytes. A longer one is malformed.
         for shift in (0..64).step_by(7) {
             let (byte, rest) = self.0.split_first()?;
             self.0 = rest;
@@ -311,6 +326,7 @@ impl<'a> Iterator for ProtobufFields<'a> {
         }
         let left = self.0.len();
         let field = self.field();
+        // After an error the iterator ends. It must not resume inside a broken field.
         if field.is_none() {
             self.0 = &[];
         }

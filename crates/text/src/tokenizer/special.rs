@@ -1,4 +1,4 @@
-//! Tokens that are matched in a text as a whole, before anything else cuts it.
+//! Control and user-defined tokens, which are matched in a text as a whole before it is split.
 
 use crate::error::TextError;
 use aho_corasick::{AhoCorasick, Input, MatchKind};
@@ -17,29 +17,34 @@ struct SpecialEntry {
     text: Box<str>,
     id: u32,
     control: bool,
-    /// Whether it takes the white space before it, and behind it.
+    /// Whether the token includes white space before and after it (`lstrip`, `rstrip`).
     strips: (bool, bool),
-    /// The longest other token that this one begins with.
+    /// The longest other token that is a prefix of this one.
     shorter: Option<usize>,
 }
 
-/// Bytes that all these tokens may have, for each of which an automaton keeps some forty; published vocabularies stay below 100 000.
+/// Maximum bytes of all tokens. An automaton needs about 40 bytes for each of them. Published
+/// vocabularies have less than 100 000.
 const MAX_BYTES: usize = 4 << 20;
 
-/// Control and user-defined tokens. At each place of a text the longest one wins; among equal texts, the lowest id.
+/// Control and user-defined tokens. At each position of a text the longest token matches; of equal
+/// texts, the lowest id.
 #[derive(Default)]
 pub(super) struct SpecialTokens {
     tokens: Vec<SpecialEntry>,
     control: HashSet<u32>,
     user_defined: HashSet<u32>,
+    // Automata, because files may list 20 000 tokens with the same first character: comparing each
+    // of them at each position of a text took seconds.
     /// All tokens; the automaton's pattern numbers index `tokens`.
     all: Option<AhoCorasick>,
-    /// User-defined tokens alone, with the index of each.
+    // A second automaton: in `all`, a longer control token would hide a user-defined token.
+    /// User-defined tokens, with the index of each.
     user: Option<(AhoCorasick, Vec<usize>)>,
 }
 
 impl SpecialTokens {
-    /// Adds a token; [`SpecialTokens::finish`] makes it count. An empty text matches nowhere.
+    /// Adds a token. It is matched after [`SpecialTokens::finish`]. An empty text matches nowhere.
     pub(super) fn add(&mut self, text: &str, id: u32, control: bool, strips: (bool, bool)) {
         if control {
             self.control.insert(id);
@@ -60,8 +65,10 @@ impl SpecialTokens {
             return Err(TextError::Malformed(problem));
         }
         self.tokens.sort_by(|a, b| a.text.cmp(&b.text).then(a.id.cmp(&b.id)));
+        // Keeps the first of equal texts, which has the lowest id.
         self.tokens.dedup_by(|later, earlier| later.text == earlier.text);
-        // in lexical order, what a token begins with is on the stack of what the tokens before it begin with
+        // In lexical order, the prefixes of a token precede it. The stack holds the tokens that are
+        // prefixes of the last one, the longest on top.
         let mut open: Vec<usize> = Vec::new();
         for i in 0..self.tokens.len() {
             while open.last().is_some_and(|&j| !self.tokens[i].text.starts_with(&*self.tokens[j].text)) {
@@ -84,7 +91,7 @@ impl SpecialTokens {
         self.is_control(id) || self.user_defined.contains(&id)
     }
 
-    /// Cuts a text at the tokens in it; control tokens count only if `parse`.
+    /// Splits a text at its special tokens. Control tokens are matched only if `parse`.
     pub(super) fn split<'a>(
         &'a self,
         text: &'a str,
@@ -100,8 +107,9 @@ impl SpecialTokens {
         }))
     }
 
-    /// Cuts a text at those tokens in it that `allowed` admits: it gets the bytes that a token would take, and whether it is a control
-    /// token. Where a token is not admitted, a shorter one at the same place may be, and then one that begins further on.
+    /// Splits a text at the special tokens that `allowed` accepts. `allowed` is called with the
+    /// range of a token, and whether it is a control token. If it rejects a token, shorter tokens
+    /// at the same position are tried, then tokens at later positions.
     pub(super) fn split_where<'a>(
         &'a self,
         text: &'a str,
@@ -120,12 +128,15 @@ impl SpecialTokens {
                     }
                     candidate = token.shorter;
                 }
+                // One character further, so that a rejected token does not hide one that begins
+                // inside it.
                 at = start + text[start..].chars().next().map_or(1, char::len_utf8);
             }
         })
     }
 
-    /// The fragments around what `next` finds at or after a byte: bytes of `text` and an index into `tokens`.
+    /// The fragments of a text. `next` finds the first token at or after a position: its range and
+    /// its index in `tokens`.
     fn fragments<'a>(
         &'a self,
         text: &'a str,
@@ -160,21 +171,26 @@ impl SpecialTokens {
     }
 }
 
-/// An automaton that finds the leftmost longest of some tokens; `None` without tokens.
+/// An automaton that finds the leftmost-longest token; `None` without tokens.
 fn automaton<'a>(tokens: impl Iterator<Item = &'a SpecialEntry>) -> Result<Option<AhoCorasick>, TextError> {
     let mut tokens = tokens.map(|token| token.text.as_bytes()).peekable();
     if tokens.peek().is_none() {
         return Ok(None);
     }
+    // The match kind of the `tokenizers` library.
     let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(tokens);
     built.map(Some).map_err(|e| {
         TextError::Malformed(format!("its control and user-defined tokens are too many or too long: {e}"))
     })
 }
 
-/// Whether a token that a file does not declare special is meant as a control token all the same, as in DeepSeek's vocabularies.
+/// Whether a token is a control token by its name, although its file does not declare it special.
+///
+/// DeepSeek's files say `"special": false` for `<｜User｜>`, and Kimi's for `<|tool_call_begin|>`.
+/// Without this rule, users could write turns of their own.
 pub(super) fn looks_special(text: &str) -> bool {
     let between = |start, end| text.starts_with(start) && text.ends_with(end);
+    // The names of llama.cpp's converter, so that a folder and its GGUF file agree.
     matches!(text, "<pad>" | "<mask>" | "<2mass>" | "[@BOS@]")
         || between("<|", "|>")
         || between("<｜", "｜>")
@@ -206,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_control_token_that_is_not_asked_for_hides_no_shorter_token() {
+    fn a_rejected_control_token_does_not_hide_a_shorter_token() {
         let special = special(&[("ab", 1, false), ("abc", 2, true), ("bcd", 3, false)]);
         assert_eq!(special.split("abcd", false).collect::<Vec<_>>(), [Token(1), Text("cd")]);
         let by_rule: Vec<_> = special.split_where("abcd", |_, control| !control).collect();
@@ -214,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_sees_places_and_a_refused_token_hides_none_behind_it() {
+    fn a_rejected_token_does_not_hide_one_that_begins_inside_it() {
         let special = special(&[("<a>", 1, true), ("<a><b>", 2, true), ("><", 3, false)]);
         let split = |allowed: std::ops::Range<usize>| {
             let within = move |r: std::ops::Range<usize>, _| allowed.start <= r.start && r.end <= allowed.end;
@@ -227,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn white_space_goes_with_tokens_that_strip_it() {
+    fn tokens_with_lstrip_and_rstrip_include_white_space() {
         let mut special = SpecialTokens::default();
         special.add("<l>", 1, true, (true, false));
         special.add("<r>", 2, true, (false, true));
@@ -242,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_any_vocabulary_has_is_refused() {
+    fn too_many_bytes_of_special_tokens_are_rejected() {
         let mut special = SpecialTokens::default();
         special.add(&"x".repeat(MAX_BYTES + 1), 1, true, (false, false));
         assert!(special.finish().unwrap_err().to_string().contains("limit"));

@@ -1,4 +1,5 @@
-//! Pre-tokenizers: split a text into the pieces whose characters are merged. Pieces are passed on one by one; nothing is collected.
+//! Pre-tokenizers: split a text into pieces, within which characters are merged. Pieces are passed
+//! on one by one, so that memory does not grow with their number.
 
 use super::bytes;
 use super::pattern::SplitPattern;
@@ -6,7 +7,7 @@ use crate::error::TextError;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// A step that splits pieces.
+/// A step of pre-tokenization.
 pub(super) enum PreTokenizer {
     /// Splits at the matches of a pattern, or with `invert` at the text between them.
     Split { pattern: SplitMatcher, behavior: Behavior, invert: bool },
@@ -16,14 +17,14 @@ pub(super) enum PreTokenizer {
     Metaspace { replacement: char, prepend: Prepend, split: bool },
 }
 
-/// What a text is split at.
+/// The positions at which a text is split.
 pub(super) enum SplitMatcher {
     Pattern(SplitPattern),
-    /// Each character that has this property.
+    /// Each character with this property.
     Characters(fn(char) -> bool),
 }
 
-/// What happens to a match.
+/// `SplitDelimiterBehavior` of the `tokenizers` library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Behavior {
     Removed,
@@ -34,7 +35,7 @@ pub(super) enum Behavior {
     Contiguous,
 }
 
-/// Where the replacement of a space is prepended.
+/// Condition for prepending the replacement of a space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepend {
     /// Only at the beginning of a text.
@@ -43,16 +44,17 @@ pub(super) enum Prepend {
     Always,
 }
 
-/// Receives the pieces one by one: a piece, and whether it begins a text.
+/// Receives the pieces one by one: a piece, and whether it is the beginning of the whole text.
 pub(super) type PieceSink<'a> = dyn FnMut(&str, bool) -> Result<(), TextError> + 'a;
 
-/// Splits a piece by the steps in order and passes on non-empty pieces.
+/// Splits a piece by the steps in order and passes non-empty pieces to `take`.
 pub(super) fn cut(
     steps: &[PreTokenizer],
     piece: &str,
     begins: bool,
     take: &mut PieceSink<'_>,
 ) -> Result<(), TextError> {
+    // Patterns may match the empty string. An empty piece has no tokens.
     if piece.is_empty() {
         return Ok(());
     }
@@ -66,12 +68,12 @@ impl PreTokenizer {
         matches!(self, PreTokenizer::Split { behavior: Behavior::Removed, .. })
     }
 
-    /// Whether pieces get a character in front that stands for a space.
+    /// Whether the step prepends the replacement of a space.
     pub(super) fn prepends_space(&self) -> bool {
         matches!(self, PreTokenizer::Metaspace { prepend: Prepend::Always | Prepend::First, .. })
     }
 
-    /// Whether only the piece that begins a text gets it.
+    /// Whether it does so only at the beginning of the whole text.
     pub(super) fn prepends_once(&self) -> bool {
         matches!(self, PreTokenizer::Metaspace { prepend: Prepend::First, .. })
     }
@@ -79,9 +81,8 @@ impl PreTokenizer {
     fn cut(&self, piece: &str, begins: bool, take: &mut PieceSink<'_>) -> Result<(), TextError> {
         match self {
             PreTokenizer::Split { pattern, behavior, invert } => {
-                let mut hand_on =
-                    |range: Range<usize>| take(&piece[range.clone()], begins && range.start == 0);
-                let mut merging = MatchMerger::new(*behavior, &mut hand_on);
+                let mut emit = |range: Range<usize>| take(&piece[range.clone()], begins && range.start == 0);
+                let mut merging = MatchMerger::new(*behavior, &mut emit);
                 pattern.cover(piece, &mut |range, matched| merging.next(range, matched != *invert))?;
                 merging.finish()
             }
@@ -90,6 +91,8 @@ impl PreTokenizer {
                     true => Cow::Owned(format!(" {piece}")),
                     false => Cow::Borrowed(piece),
                 };
+                // Splitting comes first: GPT-2's pattern is for text, and mapped bytes are other
+                // characters.
                 match pattern {
                     None => take(&bytes::mapped(piece.as_bytes()), begins),
                     Some(pattern) => pattern.cover(&piece, &mut |range, _| {
@@ -99,6 +102,7 @@ impl PreTokenizer {
             }
             PreTokenizer::Metaspace { replacement, prepend, split } => {
                 let mut spaced = String::with_capacity(piece.len() + 8);
+                // A text that begins with a space gets no second one.
                 let wanted = *prepend == Prepend::Always || (*prepend == Prepend::First && begins);
                 if wanted && !piece.starts_with([' ', *replacement]) {
                     spaced.push(*replacement);
@@ -107,6 +111,7 @@ impl PreTokenizer {
                 if !split {
                     return take(&spaced, begins);
                 }
+                // Each piece begins with the replacement of the space before its word.
                 let mut start = 0;
                 for (at, _) in spaced.match_indices(*replacement).filter(|(at, _)| *at > 0) {
                     take(&spaced[start..at], begins && start == 0)?;
@@ -119,7 +124,7 @@ impl PreTokenizer {
 }
 
 impl SplitMatcher {
-    /// See [`Pattern::cover`].
+    /// See [`SplitPattern::cover`].
     fn cover(
         &self,
         text: &str,
@@ -141,27 +146,29 @@ impl SplitMatcher {
     }
 }
 
-/// Merges matches with adjacent text.
+/// Merges matches with adjacent text by a [`Behavior`].
 struct MatchMerger<'a> {
     behavior: Behavior,
     /// The range not yet passed on, and whether it ends in a match.
     pending: Option<(Range<usize>, bool)>,
-    hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
+    emit: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
 }
 
 impl<'a> MatchMerger<'a> {
     fn new(
         behavior: Behavior,
-        hand_on: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
+        emit: &'a mut dyn FnMut(Range<usize>) -> Result<(), TextError>,
     ) -> MatchMerger<'a> {
-        MatchMerger { behavior, pending: None, hand_on }
+        MatchMerger { behavior, pending: None, emit }
     }
 
     fn next(&mut self, range: Range<usize>, matched: bool) -> Result<(), TextError> {
         let joins = match (self.behavior, &self.pending) {
-            (Behavior::Removed, _) => return if matched { Ok(()) } else { (self.hand_on)(range) },
-            (Behavior::Isolated, _) => return (self.hand_on)(range),
+            // These two need no look at neighbors, so nothing is pending.
+            (Behavior::Removed, _) => return if matched { Ok(()) } else { (self.emit)(range) },
+            (Behavior::Isolated, _) => return (self.emit)(range),
             (_, None) => false,
+            // A match joins only text, so that two adjacent matches stay separate pieces.
             (Behavior::MergedWithPrevious, Some((_, before))) => matched && !before,
             (Behavior::MergedWithNext, Some((_, before))) => *before && !matched,
             (Behavior::Contiguous, Some((_, before))) => *before == matched,
@@ -173,7 +180,7 @@ impl<'a> MatchMerger<'a> {
             }
             pending => {
                 if let Some((whole, _)) = pending.replace((range, matched)) {
-                    (self.hand_on)(whole)?;
+                    (self.emit)(whole)?;
                 }
             }
         }
@@ -182,7 +189,7 @@ impl<'a> MatchMerger<'a> {
 
     fn finish(self) -> Result<(), TextError> {
         match self.pending {
-            Some((whole, _)) => (self.hand_on)(whole),
+            Some((whole, _)) => (self.emit)(whole),
             None => Ok(()),
         }
     }
@@ -202,9 +209,9 @@ mod tests {
         pieces
     }
 
-    /// As the documentation of the format's library shows them.
+    /// The examples in the documentation of the `tokenizers` library.
     #[test]
-    fn matches_are_merged_as_they_are_in_the_library() {
+    fn behaviors_are_those_of_the_tokenizers_library() {
         let dashes = |behavior, invert| {
             let pattern = SplitMatcher::Characters(|c| c == '-');
             pieces(PreTokenizer::Split { pattern, behavior, invert }, "the-final--countdown")

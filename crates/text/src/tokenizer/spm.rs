@@ -1,34 +1,36 @@
-//! SentencePiece as GGUF files hold it: pieces with scores, the best-scored pair merged first, bytes for what is unknown.
+//! SentencePiece's byte-pair encoding as GGUF files store it: pieces with scores. The pair whose
+//! result has the best score is merged first. Text without a piece becomes byte tokens.
 //!
-//! A text is split beforehand wherever no piece contains the two adjacent characters: no merge can cross, and words stay short.
+//! A text is first split wherever no piece contains the two adjacent characters. No merge can cross
+//! such a border, and the resulting words are short.
 
 use crate::error::TextError;
 use foldhash::fast::RandomState;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashSet};
 
-/// Scores of all pieces, and the ids of the 256 bytes.
 pub(super) struct Spm {
     scores: Vec<f32>,
     bytes: [Option<u32>; 256],
     unknown: Option<u32>,
+    // With a fast hash, because it is looked up for every character of a text.
     /// Pairs of adjacent characters in any piece.
     neighbours: HashSet<(char, char), RandomState>,
 }
 
-/// The character that stands for a space.
+/// The character that vocabularies contain instead of a space.
 pub(super) const SPACE: char = '\u{2581}';
 
-/// A piece's text with spaces in place of the characters that stand for them.
+/// Replaces [`SPACE`] by spaces.
 pub(super) fn spaces(text: &str) -> String {
     text.replace(SPACE, " ")
 }
 
-/// A run of text: where it begins and ends in its word, and its neighbours.
+/// A symbol of a word, in a doubly linked list: a range of the word's bytes.
 #[derive(Clone, Copy)]
 struct SpmSymbol {
     start: u32,
-    /// [`NONE`] once it is merged into the one on its left.
+    /// [`NONE`] after the symbol was merged into its left neighbor.
     end: u32,
     previous: u32,
     next: u32,
@@ -36,17 +38,17 @@ struct SpmSymbol {
 
 const NONE: u32 = u32::MAX;
 
-/// Pairs by score and place: the best score first, of equal ones the leftmost.
+/// Pairs to merge: the best score first, of equal scores the leftmost.
 type PairQueue = BinaryHeap<Reverse<u64>>;
 
-/// What `encode` asks for a piece's id.
+/// Finds the id of a piece.
 type PieceLookup<'a> = dyn Fn(&str) -> Option<u32> + 'a;
 
-/// What takes the tokens.
+/// Receives the tokens.
 type TokenSink<'a> = dyn FnMut(u32) -> Result<(), TextError> + 'a;
 
 impl Spm {
-    /// A model of these pieces; `texts` are those that text may become.
+    /// A model. `texts` are the texts of all tokens that merges can produce.
     pub(super) fn new<'a>(
         scores: Vec<f32>,
         bytes: [Option<u32>; 256],
@@ -62,7 +64,7 @@ impl Spm {
         self.bytes.iter().all(Option::is_some)
     }
 
-    /// Appends the ids of a text through `push`.
+    /// Passes the ids of a text to `push`.
     ///
     /// # Errors
     /// What `push` returns; a word of more bytes than can be counted.
@@ -72,6 +74,7 @@ impl Spm {
         id_of: impl Fn(&str) -> Option<u32>,
         push: &mut TokenSink<'_>,
     ) -> Result<(), TextError> {
+        // `SPACE` has three bytes of UTF-8, two more than a space.
         let mut spaced = String::with_capacity(text.len() + 2 * text.matches(' ').count());
         spaced.extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
         let (mut start, mut last) = (0, None);
@@ -102,6 +105,7 @@ impl Spm {
         symbols.extend(word.char_indices().enumerate().map(|(i, (start, c))| SpmSymbol {
             start: start as u32,
             end: (start + c.len_utf8()) as u32,
+            // Wraps to `NONE` for the first symbol.
             previous: (i as u32).wrapping_sub(1),
             next: if i + 1 == count { NONE } else { i as u32 + 1 },
         }));
@@ -150,7 +154,8 @@ impl Word<'_> {
             if let Some(after) = symbols.get_mut(right.next as usize) {
                 after.previous = place;
             }
-            // a merge adds one entry at most, so this happens a few times for each word
+            // Remove stale entries when the capacity is reached. A merge adds at most one entry
+            // net, so this happens only a few times per word.
             if queue.len() + 2 > room {
                 queue.retain(|Reverse(entry)| self.valid(symbols, *entry));
             }
@@ -163,23 +168,27 @@ impl Word<'_> {
 
     fn offer(&self, symbols: &[SpmSymbol], queue: &mut PairQueue, place: u32) {
         if let Some(order) = self.order(symbols, place) {
+            // The position in the lower half: of equal scores, the leftmost pair is merged first.
             queue.push(Reverse(u64::from(order) << 32 | u64::from(place)));
         }
     }
 
-    /// Whether the pair of a queue's entry still stands there, or another one of the same score.
+    /// Whether the pair at an entry's position still has the entry's score. Otherwise the entry is
+    /// stale.
     fn valid(&self, symbols: &[SpmSymbol], entry: u64) -> bool {
         symbols[entry as u32 as usize].end != NONE
             && self.order(symbols, entry as u32).is_some_and(|order| u64::from(order) == entry >> 32)
     }
 
-    /// The order of the pair that begins at a place, if it makes a piece: the lower, the sooner it is merged.
+    /// The priority of the pair that begins at a symbol, if it makes a piece. The lowest is merged
+    /// first.
     fn order(&self, symbols: &[SpmSymbol], place: u32) -> Option<u32> {
         let left = symbols[place as usize];
         let right = symbols.get(left.next as usize)?;
         let id = (self.id_of)(&self.text[left.start as usize..right.end as usize])?;
         let bits = self.scores[id as usize].to_bits();
-        // as numbers are ordered, NaN included, turned round
+        // Map f32 to u32 in the order of `f32::total_cmp`, then invert it, because the best score
+        // comes first. An integer packs with the position into one u64, and NaN has a place.
         Some(!if bits >> 31 == 1 { !bits } else { bits | 1 << 31 })
     }
 }

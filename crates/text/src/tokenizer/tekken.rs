@@ -1,7 +1,8 @@
-//! Tokenizers from tekken.json, which Mistral's own folders hold in place of tokenizer.json.
+//! Reader of tekken.json, which Mistral's own folders hold instead of tokenizer.json.
 //!
-//! The file lists special tokens, which have the first ids, and byte strings in rank order, whose ids follow. Of all pairs of neighbours that form a
-//! token, the one of the lowest rank merges first. A file has more byte strings than the model: the first ones count.
+//! The file lists special tokens, which have the first ids, and byte strings in the order of ranks,
+//! whose ids follow. Of all adjacent pairs that form a token, the one with the lowest rank merges
+//! first. A file has more byte strings than the model: the first ones are used.
 
 use super::bpe::{Bpe, VocabularyMap};
 use super::hf::TokenRoles;
@@ -12,13 +13,13 @@ use crate::error::TextError;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Bytes of a token: see `tiktoken.rs`.
+/// Maximum bytes of a token; see `tiktoken.rs`.
 const MAX_TOKEN: usize = 512;
 
-/// Tokens of a model; published ones have 131 072.
+/// Maximum number of tokens; published models have 131 072.
 const MAX_TOKENS: usize = 1 << 20;
 
-/// Special tokens of files that list none, as mistral-common has them.
+/// Special tokens of older files, which do not list them (from mistral-common).
 const SPECIAL: [&str; 20] = [
     "<unk>",
     "<s>",
@@ -79,7 +80,7 @@ fn always() -> bool {
 pub(super) struct TekkenTokens {
     /// The pattern that splits text.
     pattern: String,
-    /// The tokens of the first ids, and whether each is a control token.
+    /// The special tokens, which have the first ids.
     pub(super) special: Vec<(String, TokenClass)>,
     /// The byte strings by rank.
     pub(super) ranks: Vec<Vec<u8>>,
@@ -105,9 +106,11 @@ impl TekkenTokens {
         let mut ranks = Vec::with_capacity(count);
         for (at, token) in file.vocab.into_iter().take(count).enumerate() {
             let wrong = |problem: String| malformed(format!("vocab, token {at}: {problem}"));
+            // Ids are positions. With a hole, all later tokens would have wrong ids.
             if token.rank != at {
                 return Err(wrong(format!("rank {}, expected {at}: ranks count up from 0", token.rank)));
             }
+            // Base64 needs four characters for three bytes.
             if token.token_bytes.len() > MAX_TOKEN.div_ceil(3) * 4 {
                 return Err(wrong(format!("a token of more than {MAX_TOKEN} bytes")));
             }
@@ -122,7 +125,7 @@ impl TekkenTokens {
     }
 }
 
-/// The special tokens by id; ids without one have a name that no text has.
+/// The special tokens by id. Unused ids get mistral-common's name for them, `<SPECIAL_n>`.
 fn special_tokens(
     listed: Option<Vec<TekkenSpecialToken>>,
     count: usize,
@@ -139,6 +142,7 @@ fn special_tokens(
         let wrong = |problem: &str| malformed(format!("special_tokens, {text:?} of rank {rank}: {problem}"));
         let slot = all.get_mut(rank);
         let slot = slot.ok_or_else(|| wrong("the rank is not below default_num_special_tokens"))?;
+        // An empty text would match at every position.
         if slot.is_some() || text.is_empty() {
             return Err(wrong("another token has the rank, or it has no text"));
         }
@@ -172,12 +176,13 @@ impl Tokenizer {
             let mut vocabulary = VocabularyMap::default();
             for (rank, token) in ranks.iter().enumerate() {
                 let text = bytes::mapped(token).into_boxed_str();
-                // below 2^20
+                // The cast is exact: `MAX_TOKENS` is 2^20.
                 if vocabulary.insert(text, (special.len() + rank) as u32).is_some() {
                     let text = String::from_utf8_lossy(token);
                     return Err(malformed(format!("vocab, token {rank}: {text:?} is there twice")));
                 }
             }
+            // Without a token for every byte, some text could not be encoded.
             let mut utf8 = [0; 4];
             let mut characters = bytes::characters().iter();
             if let Some(byte) = characters.position(|c| !vocabulary.contains_key(&*c.encode_utf8(&mut utf8)))
@@ -204,6 +209,7 @@ impl Tokenizer {
                 eos,
                 end: roles.listed,
                 fim: FimTokens::default(),
+                // mistral-common begins every prompt with BOS. The file has no key for it.
                 add_bos: true,
                 add_eos: false,
                 space_prefix: false,

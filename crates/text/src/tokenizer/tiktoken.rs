@@ -1,9 +1,10 @@
-//! Tokenizers from tiktoken.model, which the folders of Kimi-K2 and Moonlight hold in place of tokenizer.json.
+//! Reader of tiktoken.model, which the folders of Kimi-K2 and Moonlight hold instead of
+//! tokenizer.json.
 //!
-//! The file lists one byte string and its rank per line: `YWI= 97`. The rules are in a Python file
-//! of the model (tokenization_kimi.py), which is never run: its published pattern is compiled in.
-//! Of all pairs of neighbours that form a token, the one of the lowest rank merges first.
-//! Behind the ranks follow 256 ids for control tokens, with the names that tokenizer_config.json gives some of them.
+//! Each line has a byte string in Base64 and its rank: `YWI= 97`. The rules are in a Python file of
+//! the model (tokenization_kimi.py), which is never run: its published pattern is compiled in. Of
+//! all adjacent pairs that form a token, the one with the lowest rank merges first. 256 ids for
+//! control tokens follow the ranks. tokenizer_config.json names some of them.
 
 use super::bpe::{Bpe, VocabularyMap};
 use super::hf::TokenRoles;
@@ -16,16 +17,17 @@ use crate::base64;
 use crate::error::TextError;
 use serde_json::Value;
 
-/// Bytes of a token. Every cut of a token is looked up, so that long ones cost their square; published ones have up to 128 bytes.
+/// Maximum bytes of a token. Every split of a token is looked up, which is quadratic in its length.
+/// Published tokens have up to 128 bytes.
 const MAX_TOKEN: usize = 512;
 
-/// Tokens of a file; published ones have 163 584.
+/// Maximum number of tokens; published files have 163 584.
 const MAX_TOKENS: usize = 1 << 20;
 
-/// Ids behind the ranks that are reserved for control tokens.
+/// Number of ids after the ranks that are reserved for control tokens.
 const RESERVED: usize = 256;
 
-/// The programs whose rules are known.
+/// Python files of models whose rules are implemented.
 const PROGRAMS: [&str; 2] = ["tokenization_kimi", "tokenization_moonshot"];
 
 impl Tokenizer {
@@ -52,7 +54,8 @@ fn malformed(problem: String) -> TextError {
     TextError::Malformed(format!("tiktoken.model: {problem}"))
 }
 
-/// Refuses a file that is cut by rules which are not known.
+/// Rejects a model with an unknown Python file: tiktoken.model does not contain the pattern, and
+/// with a wrong one text would silently be split wrongly.
 fn known_program(config: Option<&Value>) -> Result<(), TextError> {
     let found = config.and_then(|config| {
         let map = config.get("auto_map").and_then(|map| map.get("AutoTokenizer"));
@@ -60,6 +63,7 @@ fn known_program(config: Option<&Value>) -> Result<(), TextError> {
         named.or_else(|| config.get("tokenizer_class").and_then(Value::as_str))
     });
     let found = found.unwrap_or("(none)");
+    // `auto_map` may name a file of another repository: `owner/name--file.Class`.
     let program = found.split("--").last().unwrap_or(found).split('.').next().unwrap_or(found);
     if PROGRAMS.contains(&program) || found == "TikTokenTokenizer" {
         return Ok(());
@@ -89,7 +93,7 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
             return Err(wrong("an empty token".into()));
         }
         let rank: usize = rank.parse().map_err(|_| wrong(format!("invalid rank {rank:?}")))?;
-        // files are written in the order of ranks
+        // Published files are in the order of ranks, so another rank means a damaged file.
         if rank != ranks.len() {
             return Err(wrong(format!(
                 "rank {rank}, expected {}: ranks count up from 0 without holes",
@@ -107,7 +111,7 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
     Ok(ranks)
 }
 
-/// The tokens behind the ranks, in the order of their ids, and whether each is a control token.
+/// The tokens after the ranks, in the order of their ids.
 pub(super) fn special_tokens(
     config: Option<&Value>,
     base: usize,
@@ -120,10 +124,13 @@ pub(super) fn special_tokens(
             TextError::Malformed(format!("tokenizer_config.json: added_tokens_decoder, id {id:?}: {problem}"))
         };
         let number: usize = id.parse().map_err(|_| wrong("it is not a number".into()))?;
+        // Ids below the ranks would replace text tokens.
         let slot = number.checked_sub(base).and_then(|i| special.get_mut(i));
         let slot = slot.ok_or_else(|| wrong(format!("expected {base} to {}", base + RESERVED - 1)))?;
         let content = token.get("content").and_then(Value::as_str).filter(|content| !content.is_empty());
         let content = content.ok_or_else(|| wrong("it has no content".into()))?;
+        // Kimi's file declares `<|tool_call_begin|>` not special. Its name makes it a control
+        // token.
         let special = token.get("special").and_then(Value::as_bool).unwrap_or(true);
         let control = special || looks_special(content);
         *slot = (content.to_owned(), if control { TokenClass::Control } else { TokenClass::UserDefined });
@@ -131,7 +138,7 @@ pub(super) fn special_tokens(
     Ok(special)
 }
 
-/// The byte strings written as characters, with their ranks: every byte must be there, and no string twice.
+/// The byte strings in the byte-level alphabet, with their ranks.
 fn vocabulary(ranks: &[Vec<u8>]) -> Result<VocabularyMap, TextError> {
     let mut vocabulary = VocabularyMap::default();
     for (rank, token) in ranks.iter().enumerate() {
@@ -141,6 +148,7 @@ fn vocabulary(ranks: &[Vec<u8>]) -> Result<VocabularyMap, TextError> {
             return Err(malformed(format!("the tokens of rank {other} and {rank} are the same: {text:?}")));
         }
     }
+    // Without a token for every byte, some text could not be encoded.
     let mut utf8 = [0; 4];
     let missing =
         bytes::characters().iter().position(|c| !vocabulary.contains_key(&*c.encode_utf8(&mut utf8)));

@@ -1,4 +1,4 @@
-//! Every admitted component of tokenizer.json against the ids of Python's tokenizers.
+//! Every supported component of tokenizer.json, against the ids of Python's `tokenizers`.
 
 use latent_text::{EncodeOptions, Tokenizer};
 use serde_json::{Value, json};
@@ -33,7 +33,7 @@ fn file(case: &Value, small: &Value) -> Value {
 }
 
 #[test]
-fn ids_are_those_of_pythons_tokenizers() {
+fn ids_equal_those_of_python_tokenizers() {
     let data = read("components/cases.json");
     let texts: Vec<&str> =
         data["texts"].as_array().unwrap().iter().map(|text| text.as_str().unwrap()).collect();

@@ -1,11 +1,12 @@
-//! Dates of chat templates are those of Python's strftime.
+//! Dates in chat templates, against Python's `strftime`.
 
 use latent_text::{ChatInput, ChatTemplate, Moment};
 
 /// Every conversion and flag.
 const FORMAT: &str = "%A %a %B %b %h %C %c %D %d %e %F %f %G %g %H %I %j %k %l %M %m %P %p %R %r %S %s %T %U %u %V %W %w %X %x %Y %y %Z %z %% %-d %_m %0e %^a";
 
-/// As Python 3 prints them in UTC: ends of months, leap days, and the weeks about new year that belong to another year.
+/// The output of Python 3 in UTC, for ends of months, leap days, and days around new year whose ISO
+/// week belongs to another year.
 #[rustfmt::skip]
 const PRINTED: [(i64, &str); 14] = [
     (0, "Thursday Thu January Jan Jan 19 Thu Jan  1 00:00:00 1970 01/01/70 01  1 1970-01-01 000000 1970 70 00 12 001  0 12 00 01 am AM 00:00 12:00:00 AM 00 0 00:00:00 00 4 01 00 4 00:00:00 01/01/70 1970 70 UTC +0000 % 1  1 01 THU"),
@@ -25,7 +26,7 @@ const PRINTED: [(i64, &str); 14] = [
 ];
 
 #[test]
-fn dates_are_those_of_python() {
+fn dates_equal_those_of_python() {
     for (seconds, expected) in PRINTED {
         assert_eq!(Moment::utc(seconds, 0).format(FORMAT).as_deref(), Ok(expected), "{seconds}");
     }
@@ -33,7 +34,7 @@ fn dates_are_those_of_python() {
 }
 
 #[test]
-fn formats_and_years_outside_are_errors() {
+fn unsupported_formats_and_years_are_errors() {
     let error = |seconds, format| Moment::utc(seconds, 0).format(format).unwrap_err();
     assert_eq!(error(0, "%Q"), "unknown conversion %Q in the date format \"%Q\"");
     assert!(error(0, "50%").contains("ends within a conversion"));

@@ -1,4 +1,5 @@
-//! The demo model's tokenizer, from tokenizer.json and from its GGUF file, against the ids of Python's tokenizers.
+//! The demo model's tokenizer, from tokenizer.json and from its GGUF file, against the ids of
+//! Python's `tokenizers`.
 
 use latent_formats::Checkpoint;
 use latent_text::{EncodeOptions, Tokenizer};
@@ -22,7 +23,7 @@ fn from_gguf() -> Tokenizer {
 }
 
 #[test]
-fn both_files_give_the_ids_of_pythons_tokenizers() {
+fn both_files_give_the_ids_of_python_tokenizers() {
     let cases = json("ids.json");
     assert!(cases.as_array().unwrap().len() >= 12);
     for (name, tokenizer) in [("json", from_json()), ("gguf", from_gguf())] {
@@ -51,9 +52,10 @@ fn both_files_agree_on_tokens_and_their_roles() {
     assert_eq!(a.piece(u32::MAX), None);
 }
 
-/// Runs of spaces make the look-ahead of these rules walk back; it must not do so for every space.
+/// The look-ahead of these rules backtracks over a run of spaces. It must not do so again for every
+/// space.
 #[test]
-fn long_runs_of_one_character_come_back_whole() {
+fn long_runs_of_one_character_are_decoded_unchanged() {
     let tokenizer = from_gguf();
     for unit in [" ", "a", "\n", "!", "é", "1"] {
         let text = unit.repeat((1 << 20) / unit.len());

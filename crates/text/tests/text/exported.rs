@@ -1,4 +1,4 @@
-//! Tokenizers written in the form of another kind of file.
+//! Conversion of tokenizers between file formats.
 
 use crate::support;
 use latent_formats::{
@@ -12,7 +12,7 @@ fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
 }
 
-/// A folder with these files alone.
+/// A folder with only these files.
 fn folder(kind: TokenizerKind, bytes: Vec<u8>, config: Value) -> HfSource {
     HfSource {
         config: json!({}).as_object().unwrap().clone(),
@@ -22,15 +22,17 @@ fn folder(kind: TokenizerKind, bytes: Vec<u8>, config: Value) -> HfSource {
     }
 }
 
-/// Two published vocabularies: what their rules are called is found by the hash of llama.cpp's converter.
+/// For these published vocabularies, the pre-tokenizer's name is found by the hash that llama.cpp's
+/// converter uses.
 #[test]
-fn published_vocabularies_come_back_under_the_name_of_their_rules() {
+fn published_vocabularies_keep_the_name_of_their_pre_tokenizer() {
     for name in ["deepseek-llm", "deepseek-coder"] {
         let outline = Outline::open(&data(&format!("ggml-vocab-{name}.gguf"))).unwrap();
         let CheckpointSource::Gguf(source) = outline.source() else { panic!("a GGUF file was expected") };
         let hf = HfTokenizer::new(&source.metadata).unwrap();
         let mut json = hf.tokenizer;
-        // a pattern that no table has, so that the hash alone can tell
+        // An equivalent pattern that is not in the tables, so that only the hash identifies the
+        // rules.
         let splits = json["pre_tokenizer"]["pretokenizers"].as_array_mut().unwrap();
         let pattern = splits[0]["pattern"]["Regex"].as_str().unwrap().to_owned();
         splits[0]["pattern"]["Regex"] = format!("(?:{pattern})").into();
@@ -63,7 +65,7 @@ fn ids(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<u32> {
     tokenizer.encode(text, EncodeOptions { add_special: true, parse_special }).unwrap()
 }
 
-/// DeepSeek's published tokenizer.json says `"special": false` of `<｜User｜>`.
+/// DeepSeek's published tokenizer.json has `"special": false` for `<｜User｜>`.
 #[test]
 fn tokens_do_not_depend_on_the_container() {
     const NAMES: [(&str, bool); 8] = [
@@ -122,7 +124,7 @@ fn tokens_do_not_depend_on_the_container() {
     }
 }
 
-/// A folder of the demo tokenizer, changed.
+/// A folder of the demo tokenizer with a change.
 fn changed(change: impl FnOnce(&mut Value)) -> HfSource {
     let mut json = demo_json();
     change(&mut json);
@@ -130,9 +132,10 @@ fn changed(change: impl FnOnce(&mut Value)) -> HfSource {
     folder(TokenizerKind::Json, json.to_string().into_bytes(), config)
 }
 
-/// Each rule is named although the text that llama.cpp's converter tries is split alike.
+/// Each lost rule is reported, although it does not change the ids of the text that llama.cpp's
+/// converter hashes.
 #[test]
-fn rules_that_gguf_cannot_hold_are_named() {
+fn rules_that_gguf_cannot_represent_are_reported() {
     let lost = |source: &HfSource, pre| GgufTokenizer::new(source, 2048, pre).unwrap().unwrap().lost_rules;
     assert_eq!(lost(&changed(|_| {}), None), [""; 0]);
     type Change = fn(&mut Value);
@@ -159,7 +162,7 @@ fn rules_that_gguf_cannot_hold_are_named() {
         ),
         (|json| json["model"]["ignore_merges"] = true.into(), &["model.ignore_merges is true"]),
         (
-            // digits that no sample text has
+            // A digit that no sample text contains.
             |json| {
                 let first = &mut json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"];
                 *first = first.as_str().unwrap().replace("\\p{N}", "[\\p{N}&&[^Ⅻ]]").into();
@@ -200,7 +203,7 @@ fn rules_that_gguf_cannot_hold_are_named() {
 }
 
 #[test]
-fn rules_that_nobody_knows_are_refused_unless_they_are_named() {
+fn unknown_rules_need_a_named_pre_tokenizer() {
     let mut json: Value =
         serde_json::from_slice(&std::fs::read(data("demo/tokenizer.json")).unwrap()).unwrap();
     let known = folder(TokenizerKind::Json, json.to_string().into_bytes(), json!({}));
@@ -238,9 +241,10 @@ fn a_tiktoken_vocabulary_gets_the_merges_of_its_ranks() {
     }
 }
 
-/// Byte-pair encoding of characters with tokens for bytes: SentencePiece's vocabularies as tokenizer.json holds them.
+/// Byte-pair encoding of characters with byte tokens: SentencePiece's vocabularies in
+/// tokenizer.json.
 #[test]
-fn a_vocabulary_of_sentence_piece_goes_both_ways() {
+fn a_sentence_piece_vocabulary_converts_in_both_directions() {
     let mut tokens: Vec<String> = ["<unk>", "<s>", "</s>"].map(str::to_owned).to_vec();
     tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
     tokens.extend(["▁", "t", "h", "e", "n", "th", "he", "the", "▁the", "▁t"].map(str::to_owned));

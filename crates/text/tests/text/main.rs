@@ -1,4 +1,4 @@
-//! Tokenizers, templates and parsers over their public interface.
+//! Tests of tokenizers, templates and parsers through the public API.
 #![allow(missing_docs, reason = "tests")]
 
 mod components;

@@ -1,4 +1,4 @@
-//! SentencePiece's tokenizer.model, against the ids of the Python package sentencepiece.
+//! SentencePiece's tokenizer.model, against the ids of the Python package `sentencepiece`.
 
 use crate::support;
 use latent_formats::{Checkpoint, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
@@ -18,13 +18,14 @@ fn model() -> Vec<u8> {
 
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
-/// A message with the model's own behind it: of a field that stands twice the last one counts, so that `rules` stand behind.
+/// The model's message followed by another `rules` field. Of duplicate fields, protobuf uses the
+/// last one.
 fn with_rules(field: u8, rules: &[u8]) -> Vec<u8> {
     [model(), vec![field << 3 | 2, rules.len() as u8], rules.to_vec()].concat()
 }
 
 #[test]
-fn ids_are_those_of_sentencepiece() {
+fn ids_equal_those_of_sentencepiece() {
     let tokenizer = Tokenizer::from_sentence_piece(&model(), None, None).unwrap();
     let cases: Value = serde_json::from_slice(&std::fs::read(data("ids.json")).unwrap()).unwrap();
     assert!(cases.as_array().unwrap().len() >= 8);
@@ -39,9 +40,9 @@ fn ids_are_those_of_sentencepiece() {
     assert_eq!(tokenizer.end_of_generation(), [2]);
 }
 
-/// Pieces of spaces, pieces that take the prepended space, and names between words.
+/// Pieces of spaces, pieces that absorb the prepended space, and names between words.
 #[test]
-fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
+fn user_defined_pieces_are_matched_first_like_in_sentencepiece() {
     let model = std::fs::read(data("user_defined.model")).unwrap();
     let tokenizer = Tokenizer::from_sentence_piece(&model, None, None).unwrap();
     let source = HfSource {
@@ -54,7 +55,7 @@ fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
     let written = GgufTokenizer::new(&source, tokenizer.vocab_size(), None).unwrap().unwrap();
     assert_eq!((written.tokens[4].as_str(), written.token_types[4]), ("   ", 4));
     let gguf = support::read(&written);
-    // files of other converters keep the character
+    // Files of other converters keep `▁`.
     let marked = GgufTokenizer {
         tokens: written.tokens.iter().map(|text| text.replace(' ', "▁")).collect(),
         ..written
@@ -69,7 +70,7 @@ fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
         for tokenizer in [&tokenizer, &gguf, &marked] {
             assert_eq!(tokenizer.encode(text, PLAIN).unwrap(), ids, "{text:?}");
             assert_eq!(tokenizer.decode(&ids, true), text.replace('▁', " "), "{text:?}");
-            // a name that a user wrote in a message is text; spaces are spaces
+            // A token's name in a user's message is text, and its spaces are spaces.
             let content = std::iter::once(0..text.len()).collect();
             let rendered = latent_text::RenderedText { text: text.into(), content };
             let inside = tokenizer.encode_rendered(&rendered, false).unwrap();
@@ -83,7 +84,7 @@ fn user_defined_pieces_are_cut_out_first_as_by_sentencepiece() {
 }
 
 #[test]
-fn the_files_beside_it_name_tokens_and_add_some() {
+fn tokenizer_config_names_and_adds_tokens() {
     let base = Tokenizer::from_sentence_piece(&model(), None, None).unwrap().vocab_size();
     let config = json!({"bos_token": {"content": "<s>"}, "eos_token": "<|im_end|>", "add_bos_token": false, "added_tokens_decoder": {
         (base + 1).to_string(): {"content": "<|im_end|>", "special": true},
@@ -124,9 +125,10 @@ fn the_files_beside_it_name_tokens_and_add_some() {
 }
 
 #[test]
-fn rules_that_are_not_known_and_broken_files_are_refused() {
+fn unsupported_rules_and_damaged_files_are_rejected() {
     let refused = |bytes: &[u8]| Tokenizer::from_sentence_piece(bytes, None, None).err().unwrap().to_string();
-    // model_type 1; remove_extra_whitespaces; a map of characters; escape_whitespaces off
+    // `model_type` 1, `remove_extra_whitespaces`, a map of characters, and `escape_whitespaces`
+    // off.
     for (field, rules, word) in [
         (2, &[0x18, 1][..], "unigram"),
         (3, &[0x20, 1], "removes spaces"),
@@ -140,7 +142,7 @@ fn rules_that_are_not_known_and_broken_files_are_refused() {
     assert!(refused(b"").contains("no pieces") && refused(b"{\"a\": 1}").contains("protobuf"));
     for end in (1..whole.len()).step_by(97) {
         let said = Tokenizer::from_sentence_piece(&whole[..end], None, None).err();
-        // an end between two fields lacks the rules behind them
+        // A file that ends between two fields lacks the rules.
         assert!(said.is_some(), "{end}");
     }
     let piece = |fields: &[u8]| [&[10, fields.len() as u8][..], fields, &whole].concat();
@@ -169,9 +171,9 @@ fn a_folder_with_tokenizer_model_has_a_tokenizer() {
     assert_eq!(tokenizer.token_text(1), Some("<s>"));
 }
 
-/// The character that stands for a space is longer than a space.
+/// `▁` has more bytes than the space that it replaces.
 #[test]
-fn a_text_of_the_character_for_spaces_is_not_taken_for_too_long() {
+fn a_text_of_space_markers_is_not_rejected_as_too_long() {
     let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
     let runs = ["▁", "▁▁", "▁▁▁▁", "▁▁▁▁▁▁▁▁"];
     let vocab = GgufVocab {

@@ -1,4 +1,4 @@
-//! tekken.json, the vocabulary of Mistral's own folders.
+//! tekken.json: the vocabulary in Mistral's own folders.
 
 use latent_formats::{Checkpoint, HfSource, TokenizerFile, TokenizerKind, TokenizerPlace};
 use latent_text::{EncodeOptions, GgufTokenizer, TextError, Tokenizer};
@@ -23,7 +23,7 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-/// All bytes, some words in the order in which they merge, and one more than the model has.
+/// All bytes, some words in merge order, and one token more than the model has.
 fn file() -> Value {
     let mut tokens: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
     tokens.extend(["he", "ll", "hell", " hell", "hello", "é", "more"].map(|word| word.as_bytes().to_vec()));
@@ -53,15 +53,15 @@ fn encode(tokenizer: &Tokenizer, text: &str, parse_special: bool) -> Vec<u32> {
 }
 
 #[test]
-fn ids_begin_with_special_tokens_and_the_lowest_rank_merges_first() {
+fn special_tokens_come_first_and_low_ranks_merge_first() {
     let tokenizer = open(&file()).unwrap();
     assert_eq!(tokenizer.vocab_size(), 262 + SPECIAL as usize);
     let word = |rank: u32| SPECIAL + rank;
     assert_eq!(encode(&tokenizer, "hello", false), [word(260)]);
-    // he and ll before hell; a piece is never joined with the next one
+    // "he" and "ll" merge before "hell". Pieces are not merged with each other.
     assert_eq!(encode(&tokenizer, "hell hello!", false), [word(258), word(259), word(111), word(33)]);
     assert_eq!(encode(&tokenizer, "é1", false), [word(261), word(49)]);
-    // the vocabulary ends where the model's does
+    // The vocabulary is truncated to the model's size.
     assert_eq!(
         encode(&tokenizer, "more", false),
         "more".bytes().map(|byte| word(byte.into())).collect::<Vec<_>>()
@@ -109,7 +109,7 @@ fn a_folder_with_tekken_json_has_a_tokenizer() {
 }
 
 #[test]
-fn odd_files_are_refused_with_the_token() {
+fn malformed_files_are_rejected_with_the_token() {
     #[track_caller]
     fn refused(change: impl FnOnce(&mut Value), parts: &str) {
         let mut file = file();

@@ -1,4 +1,5 @@
-//! Renders of real templates against Python's Jinja2, byte for byte, and the limits that hostile ones meet.
+//! Renderings of real templates, byte for byte against Python's Jinja2, and limits for hostile
+//! templates.
 
 use latent_text::{ChatInput, ChatTemplate};
 use serde_json::{Value, json};
@@ -41,7 +42,7 @@ fn renders_equal_those_of_jinja2() {
 }
 
 #[test]
-fn endless_and_oversized_templates_are_stopped() {
+fn endless_and_oversized_renderings_are_stopped() {
     let render = |source: &str| {
         let template = ChatTemplate::new(source).map_err(|e| e.to_string())?;
         let rendered = template.render(&ChatInput::new(serde_json::json!([])));
@@ -57,7 +58,7 @@ fn endless_and_oversized_templates_are_stopped() {
 }
 
 #[test]
-fn variables_of_llama_cpp_are_defined_where_the_caller_has_none() {
+fn variables_of_llama_cpp_have_defaults() {
     let render = |source: &str, change: &dyn Fn(&mut ChatInput)| {
         let template = ChatTemplate::new(source).unwrap();
         let mut input = ChatInput::new(json!([{"role": "user", "content": "Hi"}]));
@@ -76,7 +77,7 @@ fn variables_of_llama_cpp_are_defined_where_the_caller_has_none() {
     let adds = "{{ 'Functions: ' + functions }}";
     assert_eq!(render(adds, &|_| ()), "Functions: ");
     assert_eq!(render(adds, &with_tools), r#"Functions: [{"name":"f"}]"#);
-    // a template that may expect a list is left alone
+    // A variable that may be a list is not defined.
     let lists = "{% for f in functions %}{{ f }}{% endfor %}{{ functions is defined }}";
     assert_eq!(render(lists, &with_tools), "False");
 }

@@ -1,4 +1,5 @@
-//! tiktoken.model, the vocabulary of Kimi-K2's and Moonlight's folders, against the ids of Python's tiktoken.
+//! tiktoken.model: the vocabulary in the folders of Kimi-K2 and Moonlight, against the ids of
+//! Python's `tiktoken`.
 
 use latent_formats::{Checkpoint, CheckpointSource};
 use latent_text::{EncodeOptions, TextError, Tokenizer};
@@ -22,7 +23,7 @@ fn open() -> Tokenizer {
 }
 
 #[test]
-fn ids_are_those_of_tiktoken() {
+fn ids_equal_those_of_tiktoken() {
     let cases: Value = serde_json::from_slice(&std::fs::read(data("ids.json")).unwrap()).unwrap();
     let tokenizer = open();
     let ids = |value: &Value| -> Vec<u32> {
@@ -47,14 +48,14 @@ fn control_tokens_follow_the_ranks() {
     let base = tokenizer.vocab_size() as u32 - 256;
     assert_eq!((tokenizer.bos(), tokenizer.eos()), (Some(base), Some(base + 1)));
     assert_eq!(tokenizer.end_of_generation(), [base + 1, base + 2]);
-    // the last is declared `"special": false` and named like a control token
+    // The last has `"special": false`, and a name like a control token.
     let control = [2, 12].map(|id| tokenizer.is_control(base + id));
     assert_eq!((control, tokenizer.is_control(base - 1)), ([true, true], false));
     assert_eq!(tokenizer.token_text(base + 255), Some(&*format!("<|reserved_token_{}|>", base + 255)));
     assert!(!tokenizer.adds_bos());
 }
 
-/// A folder is read as it is published: config.json, tiktoken.model and tokenizer_config.json.
+/// A folder as it is published, with config.json, tiktoken.model and tokenizer_config.json.
 #[test]
 fn a_folder_with_tiktoken_model_has_a_tokenizer() {
     let folder = tempfile::tempdir().unwrap();
@@ -75,7 +76,7 @@ fn a_folder_with_tiktoken_model_has_a_tokenizer() {
 }
 
 #[test]
-fn odd_files_are_refused_with_the_line() {
+fn malformed_files_are_rejected_with_the_line() {
     let text = String::from_utf8(model()).unwrap();
     let lines = text.lines().count();
     let refused = |model: &str, words: &[&str]| {
@@ -101,7 +102,7 @@ fn odd_files_are_refused_with_the_line() {
 }
 
 #[test]
-fn a_program_whose_rules_are_not_known_is_refused() {
+fn an_unknown_tokenizer_program_is_rejected() {
     let with = |config: Option<Value>| Tokenizer::from_tiktoken(&model(), config.as_ref(), None);
     for class in [json!("TikTokenTokenizer"), json!("tokenization_moonshot.TikTokenTokenizer")] {
         assert!(with(Some(json!({"tokenizer_class": class}))).is_ok(), "{class}");

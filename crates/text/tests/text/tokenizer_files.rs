@@ -1,4 +1,5 @@
-//! tokenizer.json files that are odd or hostile: each is refused with an error that names the place, or does what it says within bounds.
+//! Unusual and hostile tokenizer.json files. Each is rejected with an error that names the place,
+//! or works within bounds.
 
 use latent_text::{EncodeOptions, TextError, Tokenizer};
 use serde_json::{Value, json};
@@ -6,7 +7,7 @@ use std::path::Path;
 
 const PLAIN: EncodeOptions = EncodeOptions { add_special: false, parse_special: false };
 
-/// The demo model's tokenizer.json: byte-level, as DeepSeek-V3's.
+/// The demo model's tokenizer.json: byte-level, like DeepSeek-V3's.
 fn demo() -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/demo/tokenizer.json");
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
@@ -16,14 +17,14 @@ fn open(file: &Value) -> Result<Tokenizer, TextError> {
     Tokenizer::from_hf(&serde_json::to_vec(file).unwrap(), None, None)
 }
 
-/// The demo's file with one component changed.
+/// The demo's file with another value for one component.
 fn with(key: &str, value: Value) -> Value {
     let mut file = demo();
     file[key] = value;
     file
 }
 
-/// A file of these tokens and merges whose model has these options too.
+/// A file with these tokens, merges and options of the model.
 fn small(tokens: &[&str], merges: &[[&str; 2]], options: Value) -> Value {
     let vocab: serde_json::Map<String, Value> =
         tokens.iter().enumerate().map(|(id, token)| ((*token).to_owned(), json!(id))).collect();
@@ -42,9 +43,9 @@ fn pre(component: Value) -> Value {
     with("pre_tokenizer", json!({"type": "Sequence", "pretokenizers": [component]}))
 }
 
-/// Every file is refused, by an error that holds these words.
+/// Checks that each file is rejected with an error that contains these words.
 #[test]
-fn components_beyond_the_list_and_their_values_are_refused() {
+fn unsupported_components_and_values_are_rejected() {
     let doubling = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
     let precompiled =
         |map: &str| with("normalizer", json!({"type": "Precompiled", "precompiled_charsmap": map}));
@@ -61,7 +62,7 @@ fn components_beyond_the_list_and_their_values_are_refused() {
         pre(json!({"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": false}))
     };
     let cases: Vec<(&str, Value, &[&str])> = vec![
-        // normalizers
+        // Normalizers.
         (
             "replace-empty",
             replace(json!({"String": ""}), "x"),
@@ -136,7 +137,7 @@ fn components_beyond_the_list_and_their_values_are_refused() {
             &["normalizer.normalizers", "a list"],
         ),
         ("a number", with("normalizer", json!(7)), &["normalizer is 7"]),
-        // pre-tokenizers
+        // Pre-tokenizers.
         (
             "fixedlength-0",
             pre(json!({"type": "FixedLength", "length": 0})),
@@ -176,7 +177,7 @@ fn components_beyond_the_list_and_their_values_are_refused() {
             ),
             &["never"],
         ),
-        // decoders and post-processors
+        // Decoders and post-processors.
         ("decoder", with("decoder", json!({"type": "WordPiece", "prefix": "##"})), &["decoder", "WordPiece"]),
         (
             "decoder-strip",
@@ -203,7 +204,7 @@ fn components_beyond_the_list_and_their_values_are_refused() {
 }
 
 #[test]
-fn models_other_than_byte_pairs_and_their_odd_values_are_refused() {
+fn unsupported_models_and_options_are_rejected() {
     let pairs = |options: Value| small(&["a", "b", "é", "ab", "#b", "aé"], &[["a", "b"]], options);
     let utf8 = small(&["a", "é", "aé"], &[["a", "é"]], json!({"continuing_subword_prefix": "#"}));
     let cases: Vec<(&str, Value, &[&str])> = vec![
@@ -237,9 +238,9 @@ fn models_other_than_byte_pairs_and_their_odd_values_are_refused() {
     }
 }
 
-/// A number in a small file must not ask for hundreds of megabytes.
+/// A number in a small file must not cause an allocation of hundreds of megabytes.
 #[test]
-fn ids_are_bounded_by_the_tokens_that_there_are() {
+fn ids_are_bounded_by_the_number_of_tokens() {
     let with_id = |id: u32| {
         let mut file = small(&["a", "b"], &[], json!({}));
         file["model"]["vocab"]["c"] = json!(id);
@@ -269,9 +270,9 @@ fn added_tokens_that_contradict_the_vocabulary_are_refused() {
     assert!(error.contains("added_tokens[0].single_word"), "{error}");
 }
 
-/// Padding and truncation are for training: a prompt is neither cut nor filled, and nothing is allocated for it.
+/// Padding and truncation are for training. They do not apply to prompts, and allocate nothing.
 #[test]
-fn padding_and_truncation_are_passed_by() {
+fn padding_and_truncation_are_ignored() {
     let expected = open(&demo()).unwrap().encode("Hello world", PLAIN).unwrap();
     assert!(expected.len() > 2);
     let padding = |strategy: Value, multiple: Value| json!({"strategy": strategy, "direction": "Right", "pad_to_multiple_of": multiple, "pad_id": 0, "pad_type_id": 0, "pad_token": "x"});
@@ -289,7 +290,7 @@ fn padding_and_truncation_are_passed_by() {
     }
 }
 
-/// Growth that is admitted ends in an error where a text makes it absurd, and time stays in proportion to the text.
+/// Normalizers may lengthen a text up to a limit, in time that is linear in its length.
 #[test]
 fn texts_that_grow_are_bounded() {
     let normalized = |normalizer: Value| open(&with("normalizer", normalizer)).unwrap();
@@ -298,7 +299,7 @@ fn texts_that_grow_are_bounded() {
     let tokenizer = normalized(sequence(vec![four, two]));
     let grown = tokenizer.encode(&"a".repeat(100_000), PLAIN).unwrap();
     assert_eq!(grown, open(&demo()).unwrap().encode(&"a".repeat(800_000), PLAIN).unwrap());
-    // the ligature of eighteen letters
+    // U+FDFA: a ligature that NFKC replaces by eighteen characters.
     let tokenizer = normalized(json!({"type": "NFKC"}));
     assert!(tokenizer.encode(&"\u{fdfa}".repeat(20_000), PLAIN).unwrap().len() > 20_000);
     let grows_twice = sequence(vec![json!({"type": "NFKC"}), json!({"type": "ByteLevel"})]);
@@ -310,7 +311,8 @@ fn texts_that_grow_are_bounded() {
     assert!(tokenizer.encode(&"a\u{301}".repeat(100_000), PLAIN).is_ok());
 }
 
-/// Found by fuzzing: each step made two bytes of every byte beyond ASCII, so that thirty took a gigabyte for a letter.
+/// Found by fuzzing: each step doubled the bytes beyond ASCII, so thirty steps made a gigabyte from
+/// one letter.
 #[test]
 fn byte_level_is_admitted_once() {
     let byte_level =
@@ -327,9 +329,10 @@ fn byte_level_is_admitted_once() {
     assert!(open(&pre(byte_level)).is_ok());
 }
 
-/// 20 000 tokens with one first letter; each place of a text was compared with all of them.
+/// 20 000 tokens with the same first letter. Once, each position of a text was compared with all of
+/// them.
 #[test]
-fn many_added_tokens_take_no_more_time_than_few() {
+fn many_added_tokens_are_matched_in_linear_time() {
     let mut file = demo();
     let added: Vec<Value> =
         (0..20_000).map(|i| json!({"id": 2000 + i, "content": format!("a{i}b"), "special": false})).collect();
@@ -340,18 +343,18 @@ fn many_added_tokens_take_no_more_time_than_few() {
     assert_eq!(tokenizer.encode("a7ba19999b", PLAIN).unwrap(), [2007, 21_999]);
 }
 
-/// A pattern that backtracks without end is an error of the text, not a hang, and not a text that is quietly cut otherwise.
+/// Catastrophic backtracking is an error, not a hang or a silently different split.
 #[test]
-fn a_pattern_without_end_is_an_error() {
+fn catastrophic_backtracking_is_an_error() {
     let pattern = json!({"type": "Split", "pattern": {"Regex": "(?:(?=a)a+)+b"}, "behavior": "Isolated", "invert": false});
     let tokenizer = open(&pre(pattern)).unwrap();
     let error = tokenizer.encode(&"a".repeat(64), PLAIN).unwrap_err().to_string();
     assert!(error.contains("pattern"), "{error}");
 }
 
-/// The layouts of published tokenizers, with their rules as they stand in the files.
+/// Published tokenizers, with the rules of their files.
 #[test]
-fn published_layouts_are_admitted() {
+fn published_tokenizers_are_supported() {
     let split = |regex: &str| json!({"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": false});
     let bytes =
         json!({"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false});
@@ -381,7 +384,7 @@ fn published_layouts_are_admitted() {
     }
 }
 
-/// MiniCPM3's layout: SentencePiece written as byte pairs.
+/// MiniCPM3's tokenizer: SentencePiece converted to byte pairs.
 #[test]
 fn sentence_piece_as_byte_pairs() {
     let bytes: Vec<String> = (0..256).map(|byte| format!("<0x{byte:02X}>")).collect();
@@ -412,7 +415,8 @@ fn sentence_piece_as_byte_pairs() {
     assert_eq!(tokenizer.decode(&ids, false), "hey  hey é");
 }
 
-/// Text that spells a control token merges to no control token, also where merges or whole pieces would give one.
+/// Text with the name of a control token never becomes the token, even if merges or whole pieces
+/// would produce it.
 #[test]
 fn text_never_becomes_a_control_token_by_merging() {
     let mut file = small(&["<", "s", ">", "<s", "<s>"], &[["<", "s"], ["<s", ">"]], json!({}));
@@ -429,7 +433,7 @@ fn text_never_becomes_a_control_token_by_merging() {
 }
 
 #[test]
-fn tokens_that_strip_white_space_take_it() {
+fn tokens_with_lstrip_and_rstrip_absorb_white_space() {
     let mut file = demo();
     file["added_tokens"]
         .as_array_mut()
@@ -438,6 +442,6 @@ fn tokens_that_strip_white_space_take_it() {
     let tokenizer = open(&file).unwrap();
     let with_control = EncodeOptions { add_special: false, parse_special: true };
     assert_eq!(tokenizer.encode("<r>  a", with_control).unwrap()[1..], tokenizer.encode("a", PLAIN).unwrap());
-    // a token may then stand for any amount of text
+    // A token can then stand for a text of any length.
     assert_eq!(tokenizer.longest_text(10), None);
 }

@@ -1,4 +1,4 @@
-//! Two real vocabularies against the ids of the models' own tokenizers.
+//! Two published vocabularies, against the ids of the models' own tokenizers.
 
 use latent_formats::Checkpoint;
 use latent_text::{Detokenizer, EncodeOptions, FimTokens, GgufVocab, Tokenizer};
@@ -13,7 +13,7 @@ fn data(name: &str) -> PathBuf {
 fn vocabulary(name: &str) -> (Tokenizer, Vec<String>, Vec<Vec<u32>>) {
     let checkpoint = Checkpoint::open(&data(&format!("ggml-vocab-{name}.gguf"))).unwrap();
     let texts = std::fs::read_to_string(data(&format!("ggml-vocab-{name}.gguf.inp"))).unwrap();
-    // the mark follows every text, the last one too
+    // The separator follows every text, including the last one.
     let mut texts: Vec<String> = texts.split("\n__ggml_vocab_test__\n").map(str::to_owned).collect();
     texts.pop();
     let ids = std::fs::read_to_string(data(&format!("ggml-vocab-{name}.gguf.out"))).unwrap();
@@ -22,7 +22,7 @@ fn vocabulary(name: &str) -> (Tokenizer, Vec<String>, Vec<Vec<u32>>) {
 }
 
 #[test]
-fn every_text_has_the_ids_of_the_models_own_tokenizer() {
+fn ids_equal_those_of_the_models_own_tokenizer() {
     for name in ["deepseek-llm", "deepseek-coder"] {
         let (tokenizer, texts, ids) = vocabulary(name);
         assert_eq!(texts.len(), ids.len(), "{name}");
@@ -45,7 +45,7 @@ fn a_stream_never_emits_half_a_character() {
         }
         assert_eq!(whole + &stream.finish(), *text);
     }
-    // a smiling face without its last byte
+    // An emoji without its last byte.
     let bytes = tokenizer.encode("🙂", PLAIN).unwrap();
     let mut stream = Detokenizer::new(&tokenizer, false);
     let begun: String = bytes[..bytes.len() - 1].iter().map(|id| stream.push(*id)).collect();
@@ -66,7 +66,7 @@ fn control_tokens_are_parsed_only_when_asked() {
 }
 
 #[test]
-fn a_megabyte_of_one_letter_is_cut() {
+fn a_megabyte_of_one_letter_is_encoded() {
     let (tokenizer, _, _) = vocabulary("deepseek-llm");
     for text in ["a".repeat(1 << 20), " ".repeat(1 << 20), "\n".repeat(1 << 18)] {
         let ids = tokenizer.encode(&text, PLAIN).unwrap();
@@ -74,7 +74,7 @@ fn a_megabyte_of_one_letter_is_cut() {
     }
 }
 
-/// A byte-level vocabulary of all bytes and a few merges.
+/// A byte-level vocabulary with all bytes and a few merges.
 fn small<'a>(pre: &'a str, tokens: &'a [String], merges: &'a [String]) -> GgufVocab<'a> {
     GgufVocab {
         model: "gpt2",
@@ -97,7 +97,7 @@ fn bytes() -> Vec<String> {
 }
 
 #[test]
-fn tokens_for_gaps_come_from_the_file_or_from_known_names() {
+fn fim_tokens_come_from_the_file_or_known_names() {
     let mut tokens = bytes();
     let names = ["<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>", "<|file_sep|>"];
     tokens.extend(names.map(str::to_owned));
@@ -113,9 +113,9 @@ fn tokens_for_gaps_come_from_the_file_or_from_known_names() {
     };
     assert_eq!(named.fim_tokens(), expected);
     assert!(named.fim_tokens().missing().is_empty());
-    // another file comes after the gap
+    // The file separator ends the generation: the text of another file would follow.
     assert!(named.end_of_generation().contains(&(first + 3)));
-    // what the file says comes first, unless the vocabulary does not have it
+    // The file's ids have priority, unless the vocabulary lacks them.
     let fim = FimTokens { prefix: Some(65), suffix: Some(u32::MAX), ..FimTokens::default() };
     let tokenizer = Tokenizer::from_gguf(&GgufVocab { fim, ..vocab }).unwrap();
     assert_eq!(tokenizer.fim_tokens(), FimTokens { prefix: Some(65), ..expected });
@@ -167,14 +167,15 @@ fn unknown_rules_are_refused_with_the_known_ones() {
 }
 
 #[test]
-fn merges_stay_within_what_the_rules_cut() {
+fn merges_do_not_cross_splits() {
     let mut tokens = bytes();
     tokens.extend(["12", "123", "1234", "ab", "abc"].map(str::to_owned));
     let merges = ["1 2", "12 3", "123 4", "a b", "ab c"].map(str::to_owned);
     let count = |pre: &str, text: &str| {
         Tokenizer::from_gguf(&small(pre, &tokens, &merges)).unwrap().encode(text, PLAIN).unwrap().len()
     };
-    // three digits at most in deepseek-v3, one in deepseek-coder, any number in deepseek-llm
+    // Runs of digits: at most three in deepseek-v3, one in deepseek-coder, any number in
+    // deepseek-llm.
     assert_eq!(
         [count("deepseek-v3", "1234"), count("deepseek-coder", "1234"), count("deepseek-llm", "1234")],
         [2, 4, 1]
@@ -208,7 +209,7 @@ fn sentence_piece_merges_by_score_and_falls_back_to_bytes() {
         let ids = tokenizer.encode(text, PLAIN).unwrap();
         ids.iter().map(|id| tokenizer.token_text(*id).unwrap()).collect()
     };
-    // "bc" has the best score, so that "ab" never forms; then "▁a" before "abc"
+    // "bc" has the best score, so "ab" is not merged. Then "▁a" precedes "abc".
     assert_eq!(texts("abc"), ["▁a", "bc"]);
     assert_eq!(texts("ab"), ["▁ab"]);
     assert_eq!(texts("é"), ["▁", "<0xC3>", "<0xA9>"]);

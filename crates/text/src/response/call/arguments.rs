@@ -1,32 +1,32 @@
-//! A call's arguments where the model writes them as JSON.
+//! Arguments of a tool call that the model writes as JSON.
 
 use super::json::{ByteStep, Json, escape_into};
 use serde::de::IgnoredAny;
 use serde_json::Map;
 
-/// How far a reader came in a text.
+/// Progress of a reader in a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadProgress {
-    /// All of it is read, and more may follow.
+    /// All of the text was read, and more may follow.
     More,
-    /// What was read for is whole; it ended before this byte.
+    /// The value is complete; it ended before this position.
     Done(usize),
-    /// The byte at this position cannot be here.
+    /// The byte at this position is invalid.
     Stuck(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ArgumentsPlace {
-    /// Nothing but white space yet.
+    /// Only white space so far.
     None,
-    /// An object or a list, which goes out as it comes in.
+    /// An object or a list, which is streamed.
     Direct,
-    /// A string, a number or a word: held until it is whole.
+    /// A string, a number or a word, which is held until it is complete.
     Held,
 }
 
-/// Passes JSON on as long as it is valid. What models write in place of an object is put right: `null` and nothing become `{}`, an object
-/// written as a string becomes the object, and control characters in strings are escaped.
+/// Streams JSON while it is valid. Deviations of models are corrected: `null` and empty text become
+/// `{}`, an object in a string becomes the object, and control characters in strings are escaped.
 #[derive(Debug)]
 pub(crate) struct JsonArguments {
     json: Json,
@@ -44,7 +44,7 @@ impl JsonArguments {
         self.form == ArgumentsPlace::None
     }
 
-    /// Reads text, and appends what is certain to `out`.
+    /// Reads text and appends the certain part of the arguments to `out`.
     pub fn read(&mut self, text: &str, out: &mut String) -> ReadProgress {
         if self.done {
             return ReadProgress::Done(0);
@@ -58,6 +58,8 @@ impl JsonArguments {
                 }
                 self.form =
                     if matches!(byte, b'{' | b'[') { ArgumentsPlace::Direct } else { ArgumentsPlace::Held };
+                // A byte that begins no JSON leaves the arguments empty, so that the caller can
+                // distinguish missing from malformed arguments.
                 if Json::new().step(byte) == ByteStep::Bad {
                     self.form = ArgumentsPlace::None;
                     return ReadProgress::Stuck(i);
@@ -81,6 +83,8 @@ impl JsonArguments {
                     return ReadProgress::Done(i);
                 }
             }
+            // Objects, strings and words end with their last byte. Only a number needs the byte
+            // after it.
             if self.json.is_done() {
                 self.pass(text.get(from..=i), out);
                 self.settle(out);
@@ -96,10 +100,12 @@ impl JsonArguments {
         sink.push_str(text.unwrap_or_default());
     }
 
-    /// The value is whole.
+    /// Appends a complete value.
     fn settle(&mut self, out: &mut String) {
         self.done = true;
         let held = std::mem::take(&mut self.held);
+        // OpenAI's API holds arguments in a string. Models imitate that ("v3.1: arguments as a
+        // string").
         let written = serde_json::from_str::<String>(&held).ok();
         let object =
             written.filter(|text| serde_json::from_str::<Map<String, serde_json::Value>>(text).is_ok());
@@ -110,12 +116,13 @@ impl JsonArguments {
         }
     }
 
-    /// The text cannot go on: what is held goes out as it is.
+    /// Ends malformed arguments: appends held text unchanged.
     pub fn finish_broken(&mut self, out: &mut String) {
         out.push_str(&std::mem::take(&mut self.held));
     }
 
-    /// The text is over. True if the arguments are whole; else what is held goes out as it is.
+    /// Ends the arguments. Returns whether they are complete; otherwise appends held text
+    /// unchanged.
     pub fn finish(&mut self, out: &mut String) -> bool {
         if self.is_empty() {
             self.done = true;

@@ -1,4 +1,4 @@
-//! Tool calls: their arguments, as JSON text in deltas, from what the formats write.
+//! Arguments of tool calls: from the text of any format to deltas of JSON.
 
 mod arguments;
 mod json;

@@ -1,14 +1,19 @@
-//! Calls that are JSON objects holding name and arguments: `{"name": …, "arguments": …}`, or a list of them.
+//! Tool calls that are JSON objects with name and arguments, or lists of such objects:
+//! `{"name": …, "arguments": …}`.
+//!
+//! Hermes, Mistral before v11, GigaChat-3 and many others write calls like this. Keys can come in
+//! any order, and the arguments are streamed as soon as the name is known.
 
 use super::arguments::{JsonArguments, ReadProgress};
 use super::json::{ByteStep, Json};
 use super::name::is_name;
 
-/// The keys of such an object.
+/// The keys of a call in its object.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ObjectKeys {
-    /// Paths of the function's name; the first is the model's own. `function.name` is `name` in the object at `function`.
+    /// Paths of the function's name; the model's own form is first. `function.name` is the key
+    /// `name` of the object at `function`.
     pub name: Vec<String>,
     /// Paths of its arguments.
     pub arguments: Vec<String>,
@@ -17,7 +22,7 @@ pub struct ObjectKeys {
     pub id: Vec<String>,
 }
 
-/// What an object has told.
+/// An event of the reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ObjectEvent {
     Start {
@@ -33,11 +38,11 @@ pub(crate) enum ObjectEvent {
 enum ObjectPosition {
     /// Before `{` or `[`.
     Begin,
-    /// In a list, before an object, or its end.
+    /// In a list: before an object, or `]` if `first`.
     Item {
         first: bool,
     },
-    /// In an object, before a key, or its end.
+    /// In an object: before a key, or `}` if `first`.
     Key {
         first: bool,
     },
@@ -45,17 +50,17 @@ enum ObjectPosition {
     Colon,
     /// Before a value.
     Value,
-    /// In the value of the name or id, or of what is not needed.
+    /// In the value of the name, the id or an unknown key.
     Other,
     Arguments,
-    /// Behind a value.
+    /// After a value.
     Comma,
-    /// Behind an object of a list.
+    /// After an object of a list.
     NextItem,
     Done,
 }
 
-/// Reads them.
+/// Reader of calls in JSON objects.
 #[derive(Debug)]
 pub(crate) struct ObjectCalls {
     at: ObjectPosition,
@@ -63,13 +68,14 @@ pub(crate) struct ObjectCalls {
     json: Json,
     /// The raw text of the key or value being read.
     raw: String,
-    /// Keys that lead to where the reader is; the last is the present one.
+    /// Keys of the enclosing objects; the current key is last.
     path: Vec<String>,
     name: Option<String>,
     id: Option<String>,
     started: bool,
     arguments: Option<JsonArguments>,
-    /// Arguments that came before the name.
+    // Hermes models may write `arguments` first. A call cannot be announced without its name.
+    /// Arguments that precede the name.
     early: String,
 }
 
@@ -89,12 +95,12 @@ impl ObjectCalls {
         }
     }
 
-    /// A call has begun and not ended.
+    /// Whether a call has been announced and has not ended.
     pub fn started(&self) -> bool {
         self.started
     }
 
-    /// Between two calls, or behind them.
+    /// Whether the position is outside all calls.
     pub fn is_between(&self) -> bool {
         matches!(
             self.at,
@@ -111,6 +117,7 @@ impl ObjectCalls {
             if self.at == ObjectPosition::Done {
                 return ReadProgress::Done(at);
             }
+            // Arguments are read in runs, not byte by byte, because they are most of a call's text.
             if self.at == ObjectPosition::Arguments {
                 match self.read_arguments(text.get(at..).unwrap_or_default(), events) {
                     ReadProgress::More => return ReadProgress::More,
@@ -127,7 +134,8 @@ impl ObjectCalls {
         if self.at == ObjectPosition::Done { ReadProgress::Done(at) } else { ReadProgress::More }
     }
 
-    /// Reads what begins with a byte; returns how much, or as an error how much there is before what cannot be here.
+    /// Reads the part that begins with a byte. Returns its length; as an error, the number of bytes
+    /// before an invalid one.
     fn step(
         &mut self,
         byte: u8,
@@ -138,6 +146,7 @@ impl ObjectCalls {
         let space = matches!(byte, b' ' | b'\t' | b'\n' | b'\r');
         match (self.at, byte) {
             (ObjectPosition::InKey | ObjectPosition::Other, _) => return self.raw_value(rest, keys, events),
+            // White space between tokens of the object.
             (_, _) if space => {}
             (ObjectPosition::Begin, b'[') => {
                 self.list = true;
@@ -174,6 +183,7 @@ impl ObjectCalls {
 
     fn begin_value(&mut self, byte: u8, keys: &ObjectKeys) {
         let all = || keys.name.iter().chain(&keys.arguments).chain(&keys.id);
+        // Objects on the way to a known key are entered: `function` in OpenAI's nesting.
         let inside = byte == b'{'
             && all().any(|path| {
                 path.split('.').count() > self.path.len()
@@ -181,6 +191,7 @@ impl ObjectCalls {
             });
         if inside {
             self.at = ObjectPosition::Key { first: true };
+        // A second key with arguments (`arguments` and `parameters`) is read and dropped.
         } else if self.is(&keys.arguments) && self.arguments.is_none() {
             self.arguments = Some(JsonArguments::new());
             self.at = ObjectPosition::Arguments;
@@ -189,7 +200,7 @@ impl ObjectCalls {
         }
     }
 
-    /// Reads a key, a name, an id, or a value that is not needed.
+    /// Reads a key, a name, an id, or the value of an unknown key.
     fn raw_value(
         &mut self,
         rest: &str,
@@ -218,7 +229,7 @@ impl ObjectCalls {
         Ok(rest.len())
     }
 
-    /// A key or value is whole. False if it cannot be what it is here.
+    /// Handles a complete key or value. Returns false for an invalid name.
     fn end_raw(&mut self, keys: &ObjectKeys, events: &mut Vec<ObjectEvent>) -> bool {
         let raw = std::mem::take(&mut self.raw);
         let text = serde_json::from_str::<String>(&raw).ok();
@@ -227,6 +238,7 @@ impl ObjectCalls {
             self.at = ObjectPosition::Colon;
             return true;
         }
+        // After the announcement, another name or id would come too late.
         if self.is(&keys.name) && !self.started {
             self.name = text.filter(|name| is_name(name));
             if self.name.is_none() {
@@ -237,7 +249,8 @@ impl ObjectCalls {
         }
         self.path.pop();
         self.at = ObjectPosition::Comma;
-        // an id may follow the name: the call is announced when its arguments are known, or it ends
+        // The id may follow the name, and both are announced in one event. So the announcement
+        // waits for the arguments or the end of the object.
         if self.arguments.is_some() {
             self.announce(events);
         }
@@ -272,7 +285,8 @@ impl ObjectCalls {
         progress
     }
 
-    /// At `}`, behind which `left` bytes of the text are left. False if the call has no name.
+    /// Ends an object, with `left` bytes of the text after its `}`. Returns false if the call has
+    /// no name.
     fn end_object(&mut self, left: usize, events: &mut Vec<ObjectEvent>) -> bool {
         if self.path.pop().is_some() {
             self.at = ObjectPosition::Comma;
@@ -282,6 +296,7 @@ impl ObjectCalls {
         if !self.started {
             return false;
         }
+        // A call without arguments has an empty object: clients parse the arguments as JSON.
         if self.arguments.take().is_none() {
             events.push(ObjectEvent::Arguments("{}".to_owned()));
         }
@@ -291,7 +306,7 @@ impl ObjectCalls {
         true
     }
 
-    /// The text is over inside a call: what is left of its arguments.
+    /// Ends the text inside a call and returns the rest of its arguments.
     pub fn finish(&mut self) -> String {
         let mut out = String::new();
         match &mut self.arguments {

@@ -1,10 +1,11 @@
-//! Values that a format leaves untyped, typed by the tool's JSON schema.
+//! Types of untyped values, from the tool's JSON schema. Formats such as GLM's write `5` for both
+//! the number and the string.
 
 use super::arguments::is_json;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 
-/// What a parameter may be.
+/// A JSON type that a parameter may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ParameterType {
     String,
@@ -16,7 +17,7 @@ pub(crate) enum ParameterType {
     Array,
 }
 
-/// References and unions within unions that are followed.
+/// Maximum nesting of references and unions. A schema may refer to itself.
 const MAX_DEPTH: usize = 8;
 
 /// The types that tools declare for their parameters.
@@ -26,7 +27,8 @@ pub(crate) struct ToolTypes {
 }
 
 impl ToolTypes {
-    /// From tools as clients send them: a list of objects with `name` and `parameters` (or `input_schema`), each perhaps within `function`.
+    /// Types of a request's tools: objects with `name` and `parameters` (`input_schema` in
+    /// Anthropic's API), or such objects in `function`.
     pub fn new(tools: &Value) -> ToolTypes {
         let mut types = ToolTypes::default();
         for tool in tools.as_array().into_iter().flatten() {
@@ -43,13 +45,14 @@ impl ToolTypes {
         types
     }
 
-    /// What a tool's parameter may be; empty if nothing is declared.
+    /// The declared types of a tool's parameter; empty if none is declared.
     pub fn of(&self, tool: &str, parameter: &str) -> &[ParameterType] {
         self.tools.get(tool).and_then(|tool| tool.get(parameter)).map_or(&[], Vec::as_slice)
     }
 }
 
 fn named(name: &str) -> Option<ParameterType> {
+    // Some clients declare Python's names of types.
     Some(match name {
         "string" | "str" => ParameterType::String,
         "integer" | "int" => ParameterType::Integer,
@@ -74,7 +77,7 @@ fn of_value(value: &Value) -> ParameterType {
     }
 }
 
-/// The types that a schema admits, in its order.
+/// The types that a schema accepts, in its order.
 fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<ParameterType> {
     if depth == MAX_DEPTH {
         return Vec::new();
@@ -89,17 +92,21 @@ fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<ParameterType> {
         found.extend(kinds(target, root, depth + 1));
     }
     for union in ["anyOf", "oneOf", "allOf"] {
+        // The schema comes from the client, so the number of choices is bounded.
         for choice in schema.get(union).and_then(Value::as_array).into_iter().flatten().take(64) {
             found.extend(kinds(choice, root, depth + 1));
         }
     }
+    // An `enum` restricts the declared type, and stands for it only if none is declared.
     if found.is_empty() {
         let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
         found.extend(values.chain(schema.get("const")).map(of_value));
     }
+    // OpenAPI 3.0's form of a union with null.
     if schema.get("nullable") == Some(&Value::Bool(true)) {
         found.push(ParameterType::Null);
     }
+    // `typed` takes the first type that fits, so the order stays and only repetitions are removed.
     let mut seen = Vec::new();
     found.retain(|kind| {
         !seen.contains(kind) && {
@@ -110,12 +117,13 @@ fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<ParameterType> {
     found
 }
 
-/// JSON text of a raw value as the first declared type that it fits; none if it stays a string.
+/// JSON text of a raw value as the first matching declared type; `None` if it stays a string.
 pub(crate) fn typed(raw: &str, kinds: &[ParameterType]) -> Option<String> {
     kinds.iter().find_map(|kind| as_kind(raw.trim(), *kind))
 }
 
-/// JSON text of a raw value without a declared type: any valid JSON except strings.
+/// JSON text of a raw value without a declared type: any valid JSON except strings. `"quoted"`
+/// keeps its quotes, because a string is written without them.
 pub(crate) fn undeclared(raw: &str) -> Option<String> {
     let raw = raw.trim();
     (!raw.starts_with('"') && is_json(raw)).then(|| raw.to_owned())
@@ -125,6 +133,7 @@ fn as_kind(raw: &str, kind: ParameterType) -> Option<String> {
     let keyword = raw.to_ascii_lowercase();
     match kind {
         ParameterType::String => None,
+        // Models write `3.0` for integers.
         ParameterType::Integer => integer(raw).or_else(|| whole(raw)),
         ParameterType::Number => number(raw).or_else(|| integer(raw)),
         ParameterType::Boolean => match keyword.as_str() {
@@ -132,13 +141,15 @@ fn as_kind(raw: &str, kind: ParameterType) -> Option<String> {
             "false" | "0" => Some("false".to_owned()),
             _ => None,
         },
+        // Models trained on Python write `None`, and `True` above.
         ParameterType::Null => matches!(raw, "null" | "None").then(|| "null".to_owned()),
         ParameterType::Object => (raw.starts_with('{') && is_json(raw)).then(|| raw.to_owned()),
         ParameterType::Array => (raw.starts_with('[') && is_json(raw)).then(|| raw.to_owned()),
     }
 }
 
-/// Digits, perhaps with a sign and zeros in front, as JSON writes them.
+/// An integer in JSON's form: without `+` and leading zeros. It works on digits, so that integers
+/// beyond 64 bits keep their value.
 fn integer(raw: &str) -> Option<String> {
     let (sign, digits) = match raw.as_bytes().first()? {
         b'-' => ("-", raw.get(1..)?),
@@ -160,14 +171,16 @@ fn whole(raw: &str) -> Option<String> {
 }
 
 fn float(raw: &str) -> Option<f64> {
+    // `parse` also accepts `inf` and `NaN`, which JSON does not have.
     let plain =
         raw.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'+' | b'-' | b'e' | b'E'));
     raw.parse::<f64>().ok().filter(|value| plain && value.is_finite())
 }
 
-/// A JSON number as it is written; else what can be read as one.
+/// A JSON number as it is written; otherwise the JSON form of the number.
 fn number(raw: &str) -> Option<String> {
     let value = float(raw)?;
+    // Unchanged: `1.50` must not become `1.5`.
     if is_json(raw) {
         return Some(raw.to_owned());
     }

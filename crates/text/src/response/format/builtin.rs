@@ -1,4 +1,4 @@
-//! Built-in response templates, and the choice of one for a model.
+//! Built-in response templates, and the selection of one for a model.
 
 use super::compile::compile;
 use super::shape::{FormatRules, FormatSource};
@@ -6,7 +6,9 @@ use super::spec::OwnFile;
 use crate::response::error::ResponseFormatError;
 use std::sync::OnceLock;
 
-/// Files, in the order in which they are tried: what is known by more comes first.
+/// The files, in the order in which they are tried.
+// More specific files come first. The strings of deepseek-v3.1 also occur in DeepSeek-R1's
+// template, those of glm-4.5 in GLM-4.7's and Ling-3's, and hermes' `<tool_call>` in many.
 const FILES: [&str; 15] = [
     include_str!("../../../response_templates/deepseek-v4.1.json"),
     include_str!("../../../response_templates/deepseek-v3.2.json"),
@@ -25,12 +27,12 @@ const FILES: [&str; 15] = [
     include_str!("../../../response_templates/generic.json"),
 ];
 
-/// The last file, for models of which nothing is known.
+/// The file for unknown models.
 const GENERIC: &str = "generic";
 
 fn files() -> &'static [OwnFile] {
     static READ: OnceLock<Vec<OwnFile>> = OnceLock::new();
-    // a test reads them all
+    // No file is dropped here: a test below parses all of them.
     READ.get_or_init(|| FILES.iter().filter_map(|file| serde_json::from_str(file).ok()).collect())
 }
 
@@ -46,7 +48,7 @@ pub(super) fn named(name: &str, source: FormatSource) -> Result<FormatRules, Res
     compile(&file.name, source, &file.response_template)
 }
 
-/// Ours for a model, by strings in its chat template, or by its architecture.
+/// The built-in format for a model, by strings in its chat template or by its architecture.
 pub(super) fn choose(
     chat_template: Option<&str>,
     architecture: Option<&str>,
@@ -58,6 +60,8 @@ pub(super) fn choose(
             && file.chosen_by.all.iter().all(occurs)
             && !file.chosen_by.none.iter().any(occurs)
     };
+    // The chat template decides before the architecture: DeepSeek-R1 and V3.1 have one architecture
+    // and two formats.
     if let Some(file) = files().iter().find(signed) {
         return named(&file.name, FormatSource::ChatTemplate);
     }

@@ -1,4 +1,4 @@
-//! Compiles a response template to a parser format.
+//! Compiler from a response template to the rules that the parser runs.
 
 use super::super::call::ObjectKeys;
 use super::super::error::ResponseFormatError;
@@ -12,7 +12,7 @@ use super::shape::{
 use super::spec::{ArgumentsSpec, CallSpec, FieldSpec, Literals, TaggedSpec, TemplateSpec};
 use serde_json::Value;
 
-/// Fields of a template.
+/// Maximum number of fields of a template.
 const MAX_FIELDS: usize = 64;
 
 type FormatRefusal = ResponseFormatError;
@@ -41,6 +41,7 @@ pub(super) fn compile(
         }
         fields.push(compile_field(name, &place, &field)?);
     }
+    // Text outside all markers belongs to the field without an opening marker.
     let mut open = fields.iter().enumerate().filter(|(_, field)| field.open.is_none());
     let implicit = open.next().map(|(i, _)| i);
     if let Some((second, _)) = open.next() {
@@ -54,9 +55,10 @@ pub(super) fn compile(
         _ => None,
     });
     let sections = grammar.iter().flat_map(|g: &ToolGrammar| [&g.section_open, &g.section_close]);
+    // Line ends around a section (DSML) are layout. A model that omits them is parsed alike.
     let mut sections: Vec<String> = sections.map(|text| text.trim().to_owned()).collect();
     sections.retain(|text| !text.is_empty());
-    // a call's end that is written twice, or behind a call that was given up
+    // Ignored outside of calls: a call's end that is written twice, or after a rejected call.
     let call_ends = calls.flatten().filter(|_| grammar.is_some()).cloned().collect();
     if implicit.is_some_and(|i| matches!(fields[i].body, Body::Call(_))) {
         return Err(FormatRefusal::malformed("fields.tool_calls", "tool calls need an opening"));
@@ -117,6 +119,8 @@ fn compile_field(name: &str, place: &str, spec: &FieldSpec) -> Result<FormatFiel
         "tool_calls" => FieldKind::Tools,
         _ => FieldKind::Other,
     };
+    // Hugging Face's `text` parser has a Boolean `strip`, true by default. The two strings are
+    // additions of the built-in templates.
     let strip = match spec.content_args.get("strip") {
         Some(Value::Bool(false)) => StripRule::None,
         Some(Value::String(text)) if text == "at_markers" => StripRule::AtMarkers,
@@ -143,17 +147,21 @@ fn body(place: &str, kind: FieldKind, spec: &FieldSpec) -> Result<Body, FormatRe
     }
     let content = spec.content.as_deref().unwrap_or("text");
     let text = matches!(kind, FieldKind::Reasoning | FieldKind::Content);
+    // Plain text is streamed. Anything else is known only when the field closes.
     if text && content == "text" && spec.transform.is_none() {
         return Ok(Body::Text);
     }
-    // checked in any case, so that an error in it is reported
+    // Built even if the call is streamed, so that errors in the template are reported.
     let region =
         Region::new(place, content, &spec.content_args, spec.transform.as_ref(), spec.transform_each)?;
     let streamed = (kind == FieldKind::Tools).then(|| streamed_call(spec)).flatten();
     Ok(streamed.map_or(Body::Region(Box::new(region)), |shape| Body::Call(Box::new(shape))))
 }
 
-/// A call whose JSON can be passed on while it arrives, though the template describes it as a whole.
+/// The shape of a call whose JSON can be streamed, although the template describes it as a region.
+///
+/// Hugging Face's form has no notion of streaming. This recognizes its transforms that only move
+/// the name and the arguments.
 fn streamed_call(spec: &FieldSpec) -> Option<CallShape> {
     if spec.content.as_deref() != Some("json") || !spec.content_args.is_empty() {
         return None;
@@ -181,11 +189,14 @@ fn streamed_call(spec: &FieldSpec) -> Option<CallShape> {
     }
     let path = |key: &str| function.get(key).and_then(Value::as_str).and_then(placeholder);
     let (name, arguments) = (path("name")?, path("arguments")?);
+    // Cohere writes a list of objects with `tool_name` and `parameters`.
     if spec.transform_each {
         return Some(shape(ArgumentsShape::Object(keys(name, arguments)), None));
     }
     match (name.strip_prefix("content."), arguments.strip_prefix("content.")) {
         (Some(name), Some(arguments)) => Some(shape(ArgumentsShape::Object(keys(name, arguments)), None)),
+        // The name is a group of the opening pattern, and the whole content is the arguments
+        // (gpt-oss: `to=functions.{name}`).
         (None, None) if arguments == "content" && name != "content" => {
             Some(shape(ArgumentsShape::Json, Some(name.to_owned())))
         }
@@ -224,6 +235,7 @@ fn tagged_shape(place: &str, spec: &TaggedSpec) -> Result<TaggedShape, FormatRef
         .into_iter()
         .chain(&spec.kind_close)
         .chain(&spec.value_open);
+    // An empty marker would match everywhere, and the parser would not advance.
     if parts.chain(block.iter().flat_map(|(open, close)| [open, close])).any(String::is_empty) {
         return Err(FormatRefusal::malformed(format!("{place}.call.arguments"), "markers must not be empty"));
     }
@@ -238,6 +250,8 @@ fn tagged_shape(place: &str, spec: &TaggedSpec) -> Result<TaggedShape, FormatRef
     })
 }
 
+/// The form in which constrained decoding writes a call: the first of the literals that are parsed,
+/// unless `written` has another text.
 fn call_grammar(place: &str, field: &FieldSpec, spec: &CallSpec) -> Result<ToolGrammar, FormatRefusal> {
     let first = |literals: Option<&Literals>, key: &str| -> Result<String, FormatRefusal> {
         let list = literals.map(|literals| literals.list(&format!("{place}.{key}"))).transpose()?;
@@ -255,6 +269,8 @@ fn call_grammar(place: &str, field: &FieldSpec, spec: &CallSpec) -> Result<ToolG
     let mut close = or(&written.close, field.close.as_ref(), "close")?;
     let arguments = match &spec.arguments {
         ArgumentsSpec::Json {} => ArgumentsGrammar::Json,
+        // The object around the arguments becomes part of the markers. The first path of each key
+        // is the model's own form.
         ArgumentsSpec::Object(keys) => {
             let key = |paths: &[String]| paths.first().cloned().unwrap_or_default();
             open.push_str(&format!("{{\"{}\": \"", key(&keys.name)));

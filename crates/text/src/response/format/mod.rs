@@ -1,4 +1,4 @@
-//! Response formats: a response template, checked and compiled.
+//! Response formats: checked and compiled response templates.
 
 mod builtin;
 mod compile;
@@ -15,6 +15,7 @@ pub use shape::FormatSource;
 pub(super) use shape::{
     ArgumentsShape, Body, CallShape, Delimiter, FieldKind, FormatField, FormatRules, StripRule, TaggedShape,
 };
+use std::collections::HashSet;
 use std::sync::Arc;
 
 /// How a model writes reasoning, answer and tool calls. Cheap to clone.
@@ -23,7 +24,7 @@ pub struct ResponseFormat {
     pub(super) inner: Arc<FormatRules>,
 }
 
-/// What is known of a model when its format is chosen.
+/// Properties of a model that determine its format.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ModelHints<'a> {
     /// `response_template` of tokenizer_config.json.
@@ -50,8 +51,9 @@ impl std::fmt::Debug for ResponseFormat {
 }
 
 impl ResponseFormat {
-    /// The format of a model: the checkpoint's own; else one of ours, by strings in its chat template, or by its architecture; else
-    /// `<think>` and nothing more.
+    /// The format of a model. The checkpoint's own response template has priority. Otherwise a
+    /// built-in format is chosen by strings in the chat template, or by the architecture. For
+    /// unknown models it is `generic`, which parses `<think>` only.
     ///
     /// # Errors
     /// The checkpoint's own template is invalid. (`hints` without a template never fail.)
@@ -62,22 +64,23 @@ impl ResponseFormat {
         }
     }
 
-    /// A format from a response template in Hugging Face's form, with the additions of ours (docs/response-parsing.md).
+    /// A format from a response template in Hugging Face's form, with the additional keys of
+    /// docs/response-parsing.md.
     pub fn from_template(template: &Value) -> Result<ResponseFormat, ResponseFormatError> {
         Ok(compile::compile("checkpoint", FormatSource::Checkpoint, template)?.into())
     }
 
-    /// One of ours.
+    /// A built-in format.
     pub fn named(name: &str) -> Result<ResponseFormat, ResponseFormatError> {
         Ok(builtin::named(name, FormatSource::Named)?.into())
     }
 
-    /// Names of ours.
+    /// Names of the built-in formats.
     pub fn names() -> Vec<&'static str> {
         builtin::names()
     }
 
-    /// Its name; `checkpoint` if it is the checkpoint's own.
+    /// The format's name; `checkpoint` for the checkpoint's own.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
@@ -87,12 +90,13 @@ impl ResponseFormat {
         self.inner.source
     }
 
-    /// How tool calls are written, for constraining them; none if the format has none, or only the checkpoint's own template knows.
+    /// The form of tool calls, for constrained decoding. `None` if the format has no tool calls, or
+    /// describes them only in Hugging Face's keys.
     pub fn tool_grammar(&self) -> Option<&ToolGrammar> {
         self.inner.grammar.as_ref()
     }
 
-    /// Whether the model may write reasoning apart from the answer.
+    /// Whether the format separates reasoning from the answer.
     pub fn has_reasoning(&self) -> bool {
         self.inner.fields.iter().any(|field| field.kind == FieldKind::Reasoning)
     }
@@ -102,14 +106,14 @@ impl ResponseFormat {
         self.inner.fields.iter().any(|field| field.kind == FieldKind::Tools)
     }
 
-    /// First opening and closing literal of the reasoning, where they are literals.
+    /// First opening and closing marker of the reasoning, if both are literals.
     pub fn reasoning_markers(&self) -> Option<(&str, &str)> {
         let field = self.inner.fields.iter().find(|field| field.kind == FieldKind::Reasoning)?;
         Some((field.open.literals().first()?, field.close.literals().first()?))
     }
 
-    /// Every literal that the parser looks for. Of the vocabulary's control tokens those count that occur in one of them:
-    /// see [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens).
+    /// Every literal that the parser searches for. Control tokens that occur in one of them belong
+    /// into [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens).
     pub fn markers(&self) -> Vec<&str> {
         let mut all: Vec<&str> =
             self.inner.ignore.iter().chain(&self.inner.sections).map(String::as_str).collect();
@@ -133,6 +137,8 @@ impl ResponseFormat {
         let others = self.inner.fields.iter().filter(|field| field.kind != FieldKind::Tools);
         let around = others.flat_map(|field| [field.open.literals(), field.close.literals()]).flatten();
         let whole = self.inner.ignore.iter().chain(around);
+        // Kimi-K3 writes all of its markers with the same few control tokens. As single tokens they
+        // would let free text begin a call, so only whole markers of reasoning and answer are free.
         let parts = [&call.section_open, &call.open, &call.name_close, &call.close, &call.section_close];
         let in_call = |marker: &&String| parts.iter().any(|part| part.contains(marker.as_str()));
         let mut free: Vec<String> =
@@ -143,21 +149,35 @@ impl ResponseFormat {
     }
 
     /// The vocabulary's control and user-defined tokens that occur in the markers, for
-    /// [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens). Output is then pushed token by token, with `special` for
-    /// those that are [`Tokenizer::is_special`](crate::Tokenizer::is_special).
+    /// [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens). The caller then
+    /// pushes the output token by token, with `special` for tokens that are
+    /// [`Tokenizer::is_special`](crate::Tokenizer::is_special).
     pub fn control_tokens(&self, tokenizer: &crate::Tokenizer) -> Vec<String> {
         let ids = self.markers().into_iter().flat_map(|marker| tokenizer.special_tokens_in(marker));
         let texts = ids.filter_map(|id| Some(String::from_utf8_lossy(tokenizer.piece(id)?).into_owned()));
-        // some vocabularies set white space apart, too, and words
+        // Some vocabularies have white space and words as user-defined tokens. A line end in a
+        // marker must not require a special token.
         let mut found: Vec<String> = texts.filter(|text| text.starts_with(['<', '[', '｜'])).collect();
         found.sort_unstable();
         found.dedup();
         found
     }
 
-    /// Where the assistant's present turn begins in a rendered prompt: after the last anchor that the template itself wrote; if there is none, after
-    /// the last message.
+    /// The vocabulary's control tokens that occur in markers of this format, for output whose text
+    /// omits control tokens. The caller adds their names to
+    /// [`ParserOptions::control_tokens`](super::ParserOptions::control_tokens), and pushes each
+    /// name as `special` when the model generates its token.
+    pub fn marker_tokens(&self, tokenizer: &crate::Tokenizer) -> HashSet<u32> {
+        let markers = self.markers();
+        let marks = |name: &str| !name.is_empty() && markers.iter().any(|marker| marker.contains(name));
+        let ids = 0..u32::try_from(tokenizer.vocab_size()).unwrap_or(u32::MAX);
+        ids.filter(|id| tokenizer.is_control(*id) && tokenizer.token_text(*id).is_some_and(marks)).collect()
+    }
+
+    /// The beginning of the assistant's current turn in a rendered prompt: after the last anchor
+    /// that the template wrote, or without one after the last message.
     pub fn assistant_turn(&self, prompt: &RenderedText) -> usize {
+        // A message that contains the anchor's text must not move the beginning of the turn.
         let own = |range: &std::ops::Range<usize>| {
             let before = prompt.content.partition_point(|content| content.end <= range.start);
             prompt.content.get(before).is_none_or(|content| content.start >= range.end)

@@ -1,4 +1,5 @@
-//! Regions that are parsed as a whole when they close, as Hugging Face's content parsers do.
+//! Fields that are parsed as a whole when they close: Hugging Face's content parsers and
+//! transforms.
 
 use super::super::error::ResponseFormatError;
 use super::super::pattern;
@@ -6,12 +7,12 @@ use fancy_regex::Regex;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// How a region's text becomes a value.
+/// Parser of a region's text.
 pub(crate) struct Region {
     content: Content,
-    /// Rearranges the value.
+    /// Template of the result, with placeholders.
     transform: Option<Value>,
-    /// Applies to each element of a list.
+    /// Whether `transform` applies to each element of a list.
     each: bool,
 }
 
@@ -26,11 +27,12 @@ enum Content {
     Lines { line: String, pair: String, value: Option<Box<Content>> },
 }
 
-/// Steps that an expression may take on one region.
+// The template comes from a checkpoint and the text from a model, so both are bounded.
+/// Maximum backtracking steps of an expression on one region.
 const BACKTRACKS: usize = 200_000;
-/// Tags and pairs of one region.
+/// Maximum number of tags or pairs of one region.
 const MAX_PARTS: usize = 4096;
-/// Content parsers within content parsers.
+/// Maximum nesting of content parsers.
 const MAX_DEPTH: usize = 4;
 
 type Args = Map<String, Value>;
@@ -60,6 +62,7 @@ impl Content {
             "float" => Content::Float,
             "bool" => Content::Boolean,
             "json" => {
+                // A word before a colon, after a bracket or comma.
                 let keys = flag(args, "unquoted_keys", false)
                     .then(|| expression(place, r"([{,]\s*)(\w+)\s*:"))
                     .transpose()?;
@@ -97,12 +100,13 @@ impl Content {
         })
     }
 
-    /// None if the text is not of this kind.
+    /// Returns `None` if the text is not of this kind.
     fn parse(&self, text: &str) -> Option<Value> {
         let plain = text.trim();
         match self {
             Content::Text { strip } => Some(Value::from(if *strip { plain } else { text })),
             Content::Integer => plain.parse::<i64>().ok().map(Value::from),
+            // JSON has neither infinity nor NaN.
             Content::Float => plain.parse::<f64>().ok().filter(|value| value.is_finite()).map(Value::from),
             Content::Boolean => {
                 Some(Value::from(matches!(plain.to_ascii_lowercase().as_str(), "true" | "1")))
@@ -138,6 +142,8 @@ fn inner(text: &str, parser: Option<&Content>) -> Option<Value> {
     }
 }
 
+// Tag patterns may have back-references (`</\1>`), which automata do not support. So this is
+// fancy_regex, with a limit on its steps.
 fn expression(place: &str, pattern: &str) -> Result<Regex, ResponseFormatError> {
     let pattern_of = format!("(?s){}", named_references(&pattern.replace(r"\Z", r"\z")));
     let built = fancy_regex::RegexBuilder::new(&pattern_of).backtrack_limit(BACKTRACKS).build();
@@ -148,7 +154,8 @@ fn expression(place: &str, pattern: &str) -> Result<Regex, ResponseFormatError> 
     })
 }
 
-/// Numbered references to named groups, which Python admits, by name.
+/// Replaces numbered references to named groups by named references. Python accepts both;
+/// fancy_regex rejects a number in an expression with named groups.
 fn named_references(pattern: &str) -> String {
     let mut names: Vec<Option<&str>> = Vec::new();
     let (mut out, mut class, mut characters) = (String::new(), false, pattern.char_indices());
@@ -192,18 +199,20 @@ fn delimiters(place: &str, args: &Args) -> Result<Vec<(String, String)>, Respons
     pairs.map(pair).collect()
 }
 
-/// JSON whose strings may stand between other delimiters, and whose keys may be bare.
+/// Parses JSON with other string delimiters and unquoted keys. Gemma 4 writes `<|"|>text<|"|>`.
 fn lax_json(text: &str, keys: Option<&Regex>, delimiters: &[(String, String)]) -> Option<Value> {
     if keys.is_none() && delimiters.is_empty() {
         return serde_json::from_str(text).ok();
     }
     let mut plain = String::new();
     let mut rest = text;
+    // Keys are quoted only outside of strings: a string may contain `, a:`.
     let quote = |piece: &str| match keys {
         Some(keys) => keys.replace_all(piece, "$1\"$2\":").into_owned(),
         None => piece.to_owned(),
     };
     loop {
+        // The next string begins at the first opening delimiter of any pair.
         let next = delimiters.iter().filter_map(|pair| rest.find(pair.0.as_str()).map(|at| (at, pair)));
         let Some((at, (open, close))) = next.min_by_key(|(at, _)| *at) else { break };
         let (before, string) = (rest.get(..at)?, rest.get(at + open.len()..)?);
@@ -223,6 +232,7 @@ fn xml(text: &str, tag: &Regex, merge: bool, parser: Option<&Content>) -> Option
         let key = captures.name("key")?.as_str().to_owned();
         let value = inner(captures.name("value").map_or("", |value| value.as_str()), parser)?;
         match found.get_mut(&key).filter(|_| merge) {
+            // The third and later values of a key.
             Some(Value::Array(values)) => values.push(value),
             Some(first) => *first = json!([first.take(), value]),
             None => {
@@ -249,10 +259,11 @@ impl Region {
         Ok(Region { content: Content::new(place, content, args, 0)?, transform: transform.cloned(), each })
     }
 
-    /// The value of a region's text; none if it is not what the template says.
+    /// The value of a region's text; `None` if the text does not fit the template.
     pub fn parse(&self, text: &str, captures: &HashMap<String, String>) -> Option<Value> {
         let value = self.content.parse(text)?;
         let Some(transform) = &self.transform else { return Some(value) };
+        // Placeholders refer to groups of the markers and to the content.
         let mut scope: Map<String, Value> =
             captures.iter().map(|(key, value)| (key.clone(), Value::from(value.as_str()))).collect();
         if !self.each {
@@ -269,14 +280,15 @@ impl Region {
     }
 }
 
-/// The path in a placeholder.
+/// The path in a placeholder, such as `content.name` in `{content.name}`.
 pub(super) fn placeholder(text: &str) -> Option<&str> {
     let path = text.strip_prefix('{')?.strip_suffix('}')?;
+    // Anything else in braces is text, such as JSON.
     let word = |part: &str| !part.is_empty() && part.chars().all(|c| c.is_alphanumeric() || c == '_');
     path.split('.').all(word).then_some(path)
 }
 
-/// Placeholders fill a string alone or not at all.
+/// Rejects strings in which a placeholder is mixed with text.
 fn check(place: &str, transform: &Value) -> Result<(), ResponseFormatError> {
     match transform {
         Value::Object(object) => object.values().try_for_each(|value| check(place, value)),

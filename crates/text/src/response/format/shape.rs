@@ -1,4 +1,4 @@
-//! The compiled format that the parser runs.
+//! The compiled rules that the parser runs.
 
 use super::region::Region;
 use crate::response::call::ObjectKeys;
@@ -6,18 +6,18 @@ use crate::response::grammar::ToolGrammar;
 use crate::response::pattern::ResponsePattern;
 use regex_automata::meta;
 
-/// Where a format came from.
+/// Origin of a format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatSource {
     /// The checkpoint's own response template.
     Checkpoint,
-    /// One of ours, known by strings in the chat template.
+    /// A built-in format, chosen by strings in the chat template.
     ChatTemplate,
-    /// One of ours, known by the architecture.
+    /// A built-in format, chosen by the architecture.
     Architecture,
-    /// One of ours, asked for by name.
+    /// A built-in format, requested by name.
     Named,
-    /// Nothing is known of the model: `<think>` only.
+    /// The fallback for unknown models, which parses `<think>` only.
     Generic,
 }
 
@@ -25,18 +25,20 @@ pub(in crate::response) struct FormatRules {
     pub name: String,
     pub source: FormatSource,
     pub fields: Vec<FormatField>,
-    /// The field that text outside the others belongs to.
+    /// The field without an opening marker, to which text outside all other fields belongs.
     pub implicit: Option<usize>,
     pub anchor: Anchor,
-    /// Markers that carry nothing.
+    /// Markers without content, such as `<|im_end|>`.
     pub ignore: Vec<String>,
     /// Markers around all calls.
     pub sections: Vec<String>,
+    /// End markers of calls, which are ignored outside of calls.
     pub call_ends: Vec<String>,
+    // Only from the key `call`. Hugging Face's keys describe parsing, not writing.
     pub grammar: Option<ToolGrammar>,
 }
 
-/// What ends everything in a prompt that is not the assistant's present turn.
+/// The text of a prompt after which the assistant's turn begins.
 pub(in crate::response) enum Anchor {
     Literals(Vec<String>),
     Pattern(meta::Regex),
@@ -51,12 +53,12 @@ pub(in crate::response) struct FormatField {
     pub first: bool,
     pub interrupted_by: Vec<String>,
     pub strip: StripRule,
-    /// Put between two pieces of text that something else stood between.
+    /// Text inserted between two pieces of the field.
     pub join: Option<String>,
     pub body: Body,
 }
 
-/// What a field's text becomes.
+/// The part of a message that a field becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::response) enum FieldKind {
     Reasoning,
@@ -65,7 +67,7 @@ pub(in crate::response) enum FieldKind {
     Other,
 }
 
-/// Which white space around text is dropped.
+/// Where white space around text is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::response) enum StripRule {
     None,
@@ -83,23 +85,23 @@ pub(in crate::response) enum Delimiter {
     Pattern(ResponsePattern),
 }
 
-/// How a field's text is read.
+/// The way to parse a field's text.
 pub(in crate::response) enum Body {
-    /// As it comes.
+    /// Streamed text.
     Text,
-    /// As a tool call.
+    /// A streamed tool call.
     Call(Box<CallShape>),
-    /// As a whole, when it is closed.
+    /// Parsed as a whole when the field closes.
     Region(Box<Region>),
 }
 
-/// How a call is read.
+/// The compiled form of [`CallSpec`](super::spec::CallSpec), which describes the fields.
 pub(in crate::response) struct CallShape {
     pub name_open: Option<String>,
     pub name_close: Vec<String>,
     pub name_before: Vec<String>,
     pub name_patterns: Vec<meta::Regex>,
-    /// The name is in this group of the opening pattern.
+    /// The group of the opening pattern that contains the name.
     pub name_group: Option<String>,
     pub unescape: bool,
     pub id_prefix: String,

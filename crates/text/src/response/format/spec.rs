@@ -1,11 +1,11 @@
-//! Response templates as they are written: Hugging Face's form, and what ours say beyond it.
+//! Response templates as JSON: Hugging Face's form, and the keys that the built-in templates add.
 
 use super::super::call::ObjectKeys;
 use super::super::error::ResponseFormatError;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-/// One literal, or several of which any counts.
+/// One literal, or a list of alternatives.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub(super) enum Literals {
@@ -19,6 +19,7 @@ impl Literals {
             Literals::One(text) => vec![text.clone()],
             Literals::Many(texts) => texts.clone(),
         };
+        // An empty literal would match everywhere.
         if list.is_empty() || list.iter().any(String::is_empty) {
             return Err(ResponseFormatError::malformed(place, "literals must not be empty"));
         }
@@ -26,12 +27,12 @@ impl Literals {
     }
 }
 
-/// A file of ours.
+/// A file of a built-in template.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OwnFile {
     pub name: String,
-    /// Where the format was learnt, for the reader.
+    /// The published template or parser that the format was taken from, for readers of the file.
     #[serde(rename = "source")]
     pub _source: String,
     #[serde(default)]
@@ -39,28 +40,30 @@ pub(super) struct OwnFile {
     pub response_template: Value,
 }
 
-/// What makes a file of ours the one for a model.
+/// Conditions under which a built-in template is chosen for a model.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct FormatSelector {
-    /// Strings that all occur in the chat template.
+    /// Strings that must all occur in the chat template.
     pub all: Vec<String>,
-    /// Strings none of which does.
+    /// Strings that must not occur in it.
     pub none: Vec<String>,
     /// Architectures: `model_type` of config.json or `general.architecture` of GGUF.
     pub architectures: Vec<String>,
 }
 
+// Unknown keys are errors: a rule that the parser ignores would give wrong messages silently.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TemplateSpec {
     pub version: Option<Value>,
+    // `defaults` sets the role of the parsed message, which is always the assistant's here.
     #[serde(default, rename = "defaults")]
     pub _defaults: Map<String, Value>,
     pub fields: Map<String, Value>,
     pub start_anchor: Option<Literals>,
     pub start_anchor_pattern: Option<String>,
-    /// Ours: markers that carry nothing.
+    /// Added key: markers without content.
     pub ignore: Option<Literals>,
 }
 
@@ -77,53 +80,53 @@ pub(super) struct FieldSpec {
     #[serde(default)]
     pub repeats: bool,
     pub join: Option<String>,
+    // Not enforced: a response that lacks a field is still served.
     #[serde(rename = "optional")]
     pub _optional: Option<bool>,
     pub transform: Option<Value>,
     #[serde(default)]
     pub transform_each: bool,
-    /// Ours: opens only before the answer has begun, unless a control token shows that it is meant.
+    /// Added key: the field opens only before the answer has begun, or by a control token.
     #[serde(default)]
     pub first: bool,
-    /// Ours: other fields' markers by which this one ends, too.
+    /// Added key: markers of other fields that also end this one.
     pub interrupted_by: Option<Literals>,
-    /// Ours: how tool calls are written.
+    /// Added key: the form of tool calls.
     pub call: Option<CallSpec>,
 }
 
-/// How tool calls are written.
+/// The form of tool calls.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CallSpec {
-    /// What calls stand in together.
+    /// Markers around all calls.
     pub section: Option<SectionSpec>,
     /// Between two calls.
     #[serde(default)]
     pub separator: String,
-    /// Precedes the name, within the call; text before it is not read.
+    /// Precedes the name within the call. Text before it is ignored (DeepSeek-R1's `function`).
     pub name_open: Option<String>,
     /// Ends the name.
     pub name_close: Option<Literals>,
-    /// Ends the name, and belongs to the arguments.
+    /// Ends the name, and belongs to the arguments: `{` where Mistral's `[ARGS]` is missing.
     pub name_before: Option<Literals>,
-    /// Expressions with groups `name` and perhaps `id`, tried in order on what stands where the name is.
+    /// Expressions with a group `name` and optionally `id`, tried in order on the text of the name.
     #[serde(default)]
     pub name_patterns: Vec<String>,
-    /// The text that the model writes itself, if other text precedes it in the parsed output.
+    /// The form for constrained decoding, if several are parsed.
     #[serde(default)]
     pub written: WrittenSpec,
-    /// Names and keys are escaped as XML's attributes.
+    /// Whether names and keys are escaped like XML attributes (Kimi-K3).
     #[serde(default)]
     pub unescape: bool,
-    /// The form of ids that are made up.
+    /// The form of created ids.
     #[serde(default)]
     pub id: IdSpec,
     pub arguments: ArgumentsSpec,
-    /// Calls may also be objects with these keys.
+    /// Keys of calls that are objects, if the format also has those (Mistral before v11).
     pub or_object: Option<ObjectKeys>,
 }
 
-/// What calls stand in together.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SectionSpec {
@@ -131,18 +134,17 @@ pub(super) struct SectionSpec {
     pub close: String,
 }
 
-/// A call as the model writes it. What is left out is the first literal that is read.
+/// A call as the model writes it. A missing part is the first literal of the parsed ones.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WrittenSpec {
     pub open: Option<String>,
-    /// With `{name}`, and perhaps `{index}` (from 0) or `{number}` (from 1).
+    /// Contains `{name}`, and optionally `{index}` (from 0) or `{number}` (from 1).
     pub name: Option<String>,
     pub name_close: Option<String>,
     pub close: Option<String>,
 }
 
-/// The form of ids.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct IdSpec {
@@ -151,55 +153,59 @@ pub(super) struct IdSpec {
 }
 
 impl Default for IdSpec {
+    // The form of OpenAI's ids.
     fn default() -> IdSpec {
         IdSpec { prefix: "call_".to_owned(), length: 24 }
     }
 }
 
-/// How a call's arguments are written.
+/// The form of a call's arguments.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
 pub(super) enum ArgumentsSpec {
     /// One JSON object.
     Json {},
-    /// In one object with the name.
+    /// A member of an object that also contains the name.
     Object(ObjectKeys),
-    /// One by one, between markers.
+    /// Arguments between markers.
     Tagged(Box<TaggedSpec>),
 }
 
 /// Arguments between markers.
+///
+/// The parser skips any white space between arguments. `separator`, `space`, `before` and `after`
+/// are the white space that constrained decoding writes.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TaggedSpec {
     /// Before a key.
     pub open: String,
-    /// Behind it.
+    /// After the key.
     pub key_close: String,
-    /// What follows the key is its type, up to this.
+    /// After the value's type, which follows the key.
     pub kind_close: Option<String>,
-    /// The type that means text as it stands.
+    /// The type of plain text.
     #[serde(default)]
     pub kind_string: String,
-    /// Types that mean JSON, for constraining: the first is for anything.
+    /// The types of JSON, for constrained decoding; the first one is the default.
     #[serde(default)]
     pub kind_json: Vec<String>,
     /// Before the value, after any white space.
     pub value_open: Option<String>,
-    /// Behind it.
+    /// After the value.
     pub close: String,
-    /// Between two arguments, for constraining.
+    /// Between two arguments.
     #[serde(default)]
     pub separator: String,
-    /// Between key and value, for constraining.
+    /// Between key and value.
     #[serde(default)]
     pub space: String,
-    /// Before the first argument, for constraining.
+    /// Before the first argument.
     #[serde(default)]
     pub before: String,
-    /// Behind the last, for constraining.
+    /// After the last argument.
     #[serde(default)]
     pub after: String,
-    /// All arguments as one JSON text, in place of the tags.
+    /// Markers around all arguments as one JSON text, an alternative to single arguments (Kimi-K3).
     pub block: Option<SectionSpec>,
 }

@@ -43,7 +43,8 @@ fn piece(numbers: &mut Numbers, letters: usize) -> String {
     text
 }
 
-/// The ids of a piece by the definition: as long as any pair merges, the leftmost one of the lowest rank does.
+/// The ids of a piece by the definition: as long as any pair merges, the leftmost one of the lowest
+/// rank does.
 fn by_definition(model: &Bpe, piece: &str) -> Vec<u32> {
     let mut ids: Vec<u32> = piece.chars().filter_map(|c| model.character(c)).collect();
     loop {

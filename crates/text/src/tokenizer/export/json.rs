@@ -1,4 +1,5 @@
-//! The `tokenizer.ggml.*` keys of a GGUF file as tokenizer.json and tokenizer_config.json.
+//! Conversion of the `tokenizer.ggml.*` keys of a GGUF file to tokenizer.json and
+//! tokenizer_config.json.
 
 use super::pre_name;
 use super::vocabulary::{is_unused, is_user_defined, outside_the_model};
@@ -24,7 +25,8 @@ impl HfTokenizer {
     /// The tokenizer in the metadata of a GGUF file.
     ///
     /// # Errors
-    /// [`TextError::Missing`] when there is none; [`TextError::Inexpressible`] for one that would split a text otherwise than the file's.
+    /// [`TextError::Missing`] if the file has no tokenizer; [`TextError::Inexpressible`] if the
+    /// result would encode a sample text differently.
     pub fn new(metadata: &Metadata) -> Result<HfTokenizer, TextError> {
         let vocab = GgufVocab::from_metadata(metadata)?;
         let own = Tokenizer::from_gguf(&vocab)?;
@@ -40,7 +42,14 @@ impl HfTokenizer {
         config.insert("add_bos_token".into(), own.add_bos.into());
         config.insert("add_eos_token".into(), own.add_eos.into());
         for (role, key) in
-            [("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"), ("sep", "seperator")]
+            // GGUF's key is misspelled in llama.cpp.
+            [
+                ("bos", "bos"),
+                ("eos", "eos"),
+                ("unk", "unknown"),
+                ("pad", "padding"),
+                ("sep", "seperator"),
+            ]
         {
             if let Some(id) = named(key)? {
                 config.insert(format!("{role}_token"), texts[id].as_str().into());
@@ -49,6 +58,8 @@ impl HfTokenizer {
         config.insert("clean_up_tokenization_spaces".into(), false.into());
         let parts = ExportParts { vocab: &vocab, own: &own, texts: &texts, types: &types };
         let tokenizer = parts.tokenizer()?;
+        // Read the result back, so that a converted model never encodes text differently in
+        // silence.
         let read =
             Tokenizer::from_hf(tokenizer.to_string().as_bytes(), Some(&Value::Object(config.clone())), None)?;
         if pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
@@ -80,7 +91,7 @@ impl ExportParts<'_> {
                     "normalized": false, "special": !is_user_defined(self.types[id]),
                 }));
             }
-            // SentencePiece's unknown and control tokens are part of its vocabulary
+            // SentencePiece's unknown and control tokens are part of the model's vocabulary too.
             let inside = if bytes { !outside.contains(&id) } else { true };
             if inside && !is_unused(self.types[id]) && !text.is_empty() {
                 model.insert(text.clone(), id.into());
@@ -115,8 +126,8 @@ impl ExportParts<'_> {
         let mut merges = Vec::new();
         for merge in self.vocab.merges.iter().flatten() {
             let (left, right) = pair(merge)?;
-            // a merge can only apply if both parts and the result are tokens; other programs refuse
-            // others
+            // A merge applies only if both parts and the result are tokens. Other programs reject a
+            // file with other merges.
             let known = [left.as_str(), &right, &format!("{left}{right}")].map(|text| ids.contains_key(text));
             if known == [true; 3] {
                 merges.push(format!("{left} {right}"));
@@ -131,7 +142,8 @@ impl ExportParts<'_> {
         let scores = self.vocab.scores.as_deref().unwrap_or_default();
         let score = |id: usize| scores.get(id).copied().unwrap_or(f32::MIN);
         let inside = |id: usize| !outside.contains(&id) && !is_unused(self.types[id]);
-        // every cut of a token into two: the better the token, the sooner it is made
+        // Every split of a token into two tokens is a merge. SentencePiece merges the best score
+        // first, so the score gives the rank.
         let mut found: Vec<(f32, usize, usize, &str)> = Vec::new();
         for (id, text) in self.texts.iter().enumerate().filter(|(id, _)| inside(*id)) {
             for (at, _) in text.char_indices().skip(1) {
@@ -162,7 +174,7 @@ impl ExportParts<'_> {
         (merges, Value::Null, normalizer, json!({"type": "Sequence", "decoders": decoders}), options)
     }
 
-    /// Prepends BOS where prompts begin with it.
+    /// A post-processor that prepends BOS if prompts begin with it.
     fn post_processor(&self) -> Value {
         let bos = self.vocab.bos.filter(|_| self.own.adds_bos());
         let Some((id, text)) = bos.and_then(|id| Some((id, self.texts.get(id as usize)?))) else {

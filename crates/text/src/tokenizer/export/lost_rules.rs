@@ -1,7 +1,8 @@
-//! Rules of a folder's tokenizer that GGUF keys do not hold.
+//! Rules of a folder's tokenizer that GGUF keys cannot express.
 //!
-//! Rules are compared one by one, not by the tokens of a sample text: a rule that a text does not meet is lost all the same. The
-//! patterns of two pre-tokenizers can differ in form only, so they are compared by what they make of [`probes`].
+//! Rules are compared one by one. The tokens of a sample text would not show a rule that the text
+//! does not trigger. Only pre-tokenizers are compared by sample texts ([`probes`]), because two
+//! patterns can differ in form and split alike.
 
 use super::pre_name::CHECK_TEXT;
 use crate::error::TextError;
@@ -13,13 +14,14 @@ use crate::tokenizer::{Tokenizer, bytes, gguf::byte_token, pre, spm};
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// Bytes of a component that a sentence shows.
+/// Maximum bytes of a component in a sentence.
 const MAX_SHOWN: usize = 160;
 
-/// Tokens that a sentence lists.
+/// Maximum number of tokens in a sentence.
 const MAX_LISTED: usize = 5;
 
-/// The rules of a tokenizer.json that a GGUF file with the rules `pre` lacks, one sentence for each.
+/// The rules of a tokenizer.json that a GGUF file with the pre-tokenizer `pre` cannot express, one
+/// sentence each.
 pub(super) fn of_json(
     json: &[u8],
     admitted: &AdmittedFile,
@@ -59,7 +61,8 @@ pub(super) fn of_json(
 const LSTRIP: &str = "the file keeps the white space before them";
 const RSTRIP: &str = "the file keeps the white space after them";
 
-/// The same of `added_tokens_decoder` in tokenizer_config.json, for vocabularies in other files.
+/// Likewise for `added_tokens_decoder` in tokenizer_config.json, if the vocabulary is in another
+/// file than tokenizer.json.
 pub(super) fn of_config(config: Option<&Value>) -> Vec<String> {
     let added = config.and_then(|config| config.get("added_tokens_decoder")?.as_object());
     let with = |flag: &'static str| {
@@ -84,7 +87,7 @@ fn tokens<'a>(rule: &str, told: &str, tokens: impl Iterator<Item = &'a str>) -> 
     (!tokens.is_empty()).then(|| format!("{rule} of the added tokens {listed}{more}: {told}"))
 }
 
-/// The steps of a component, those of sequences in it one by one.
+/// The steps of a component, with sequences flattened.
 fn flat<'a>(component: &'a Value, key: &str) -> Vec<&'a Value> {
     match component.get(key).and_then(Value::as_array) {
         Some(steps) => steps.iter().flat_map(|step| flat(step, key)).collect(),
@@ -117,7 +120,7 @@ fn normalizer_step(step: &Value, byte_level: bool) -> Option<String> {
     }
 }
 
-/// A space before every text between two special tokens.
+/// The sentence for a rule that prepends a space to every text between two special tokens.
 fn prefix(component: &str, step: &Value) -> String {
     format!(
         "{component} {}: the file prepends a space to the whole text only, not after special tokens",
@@ -139,9 +142,11 @@ fn pre_tokenizer_step(step: &Value, admitted: &AdmittedFile) -> Option<String> {
     Some(format!("pre_tokenizer {}: the file joins words to pieces such as {across:?}", shown(step)))
 }
 
-/// What GGUF's rules of a name make of text otherwise than the folder's pre-tokenizer.
+/// The first difference between the rules `pre` and the folder's pre-tokenizer.
 fn pieces(admitted: &AdmittedFile, component: &Value, pre: &str) -> Result<Option<String>, TextError> {
     let theirs = splitter(pre::named(pre)?.patterns)?;
+    // Other normalizers are reported by themselves. Here, they would only hide differences of the
+    // splitters.
     let mapped = admitted.normalizers.iter().any(|step| matches!(step, Normalizer::ByteLevel));
     let levels: &[Normalizer] = if mapped { &[Normalizer::ByteLevel] } else { &[] };
     let patterns: Vec<&str> = flat(component, "pretokenizers")
@@ -152,6 +157,7 @@ fn pieces(admitted: &AdmittedFile, component: &Value, pre: &str) -> Result<Optio
         let own = normalize(levels, &probe).and_then(|text| cuts(&admitted.pre_tokenizers, &text));
         let (own, theirs) = match (own, cuts(&theirs, &probe)) {
             (Ok(own), Ok(theirs)) => (own, theirs),
+            // A pattern that backtracks without end is not an error of the conversion.
             (Err(error), _) | (_, Err(error)) => {
                 return Ok(Some(format!(
                     "pre_tokenizer: it could not be compared with the rules {pre:?}: {error}"
@@ -183,9 +189,11 @@ fn cuts(steps: &[PreTokenizer], text: &str) -> Result<Vec<String>, TextError> {
     Ok(pieces)
 }
 
-/// Texts that hold every three characters in a row of the classes that patterns tell apart, runs of each, contractions, and what these
-/// patterns themselves consist of.
+/// Sample texts: all sequences of three characters of the classes that patterns distinguish, runs
+/// of each, contractions, and the characters of the folder's own patterns.
 fn probes(patterns: &[&str]) -> Vec<String> {
+    // Upper case, lower case, title case, modifiers, CJK, Thai, marks, digits of several scripts,
+    // punctuation, symbols and kinds of white space.
     const CLASSES: [char; 30] = [
         'a', 'B', 'é', 'ǅ', 'ʰ', '中', 'あ', '한', 'ก', '\u{301}', '1', '٣', 'Ⅷ', '½', '\'', 's', '"', '_',
         '-', '/', '。', '+', '€', '🙂', ' ', '\u{a0}', '\t', '\n', '\r', '\u{3000}',
@@ -205,10 +213,11 @@ fn probes(patterns: &[&str]) -> Vec<String> {
     triples.chain(runs).chain(own).chain([contractions.to_owned(), CHECK_TEXT.to_owned()]).collect()
 }
 
-/// Rules of the model that `gpt2` has no keys for.
+/// Rules of a byte-level model that the tokenizer model `gpt2` cannot express.
 fn byte_level_model(admitted: &AdmittedFile, pre: &str) -> Result<Vec<String>, TextError> {
     let options = &admitted.options;
     let mut lost = Vec::new();
+    // GGUF has no key for `ignore_merges`. Readers derive it from the name of the rules.
     let theirs = pre::named(pre)?.ignore_merges;
     if theirs != options.ignore_merges {
         lost.push(format!(
@@ -225,13 +234,16 @@ fn byte_level_model(admitted: &AdmittedFile, pre: &str) -> Result<Vec<String>, T
     Ok(lost)
 }
 
-/// Rules of the model that `llama`, which joins the two neighbours of the best score, has no keys for.
+/// Rules of a model that the tokenizer model `llama` cannot express. It merges the adjacent pair
+/// with the best score.
 fn merged_model(admitted: &AdmittedFile) -> Vec<String> {
     let AdmittedFile { options, vocabulary, merges, .. } = admitted;
     let mut lost = Vec::new();
     if options.ignore_merges {
         lost.push("model.ignore_merges is true: the file merges every word".into());
     }
+    // `byte_fallback` of tokenizer.json needs tokens for all bytes of a character; otherwise the
+    // character becomes one unknown token. A GGUF reader decides byte by byte.
     let found: HashSet<u8> = vocabulary.keys().filter_map(|text| byte_token(text)).collect();
     if found.len() < 256 {
         lost.push(format!(
@@ -253,11 +265,13 @@ fn merged_model(admitted: &AdmittedFile) -> Vec<String> {
             "model.merges: the file also joins pieces that no merge joins, such as {a:?} and {b:?}"
         ));
     }
-    // one score stands for all merges that make a piece
+    // A piece has one score, so all merges that produce it get the same rank.
     let mut made = HashSet::new();
     let mut last = String::new();
     let again = merges.iter().find(|(a, b)| {
         let text = format!("{a}{b}");
+        // Consecutive merges that produce the same piece are adjacent ranks, so one rank for all of
+        // them changes nothing.
         let again = text != last && made.contains(&text);
         made.insert(std::mem::replace(&mut last, text));
         again
@@ -270,7 +284,7 @@ fn merged_model(admitted: &AdmittedFile) -> Vec<String> {
     lost
 }
 
-/// Tokens that the post-processor adds besides those that begin and end a prompt.
+/// Tokens that the post-processor adds in addition to BOS and EOS.
 fn processor(component: &Value, own: &Tokenizer) -> Vec<String> {
     let text = |id: Option<u32>| id.and_then(|id| own.token_text(id));
     let mut lost = Vec::new();

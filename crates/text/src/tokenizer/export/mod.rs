@@ -1,4 +1,4 @@
-//! Tokenizers written in the form of another kind of file.
+//! Conversion of tokenizers between kinds of files.
 
 mod json;
 mod lost_rules;

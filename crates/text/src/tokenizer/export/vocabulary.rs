@@ -1,4 +1,5 @@
-//! The tokenizer of a model folder as the `tokenizer.ggml.*` keys of a GGUF file, which are what llama.cpp's converter writes.
+//! Conversion of a model folder's tokenizer to the `tokenizer.ggml.*` keys of a GGUF file. The keys
+//! are those that llama.cpp's converter writes.
 
 use super::{lost_rules, pre_name};
 use crate::error::TextError;
@@ -14,17 +15,17 @@ use latent_types::Setting;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
-/// Score of tokens that no merge makes.
+/// Score of tokens that merges do not produce. It is below all ranks.
 const NO_SCORE: f32 = -1e6;
 
-/// The tokenizer of a GGUF file; the fields are its keys.
+/// The tokenizer of a GGUF file. The fields are its keys.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GgufTokenizer {
     /// `model`: `gpt2` (byte-pair encoding) or `llama` (SentencePiece).
     pub model: &'static str,
     /// `pre`.
     pub pre: String,
-    /// `tokens`, as many as the model's embedding has rows.
+    /// `tokens`, one for each row of the model's embedding.
     pub tokens: Vec<String>,
     /// `token_type`.
     pub token_types: Vec<i32>,
@@ -32,22 +33,24 @@ pub struct GgufTokenizer {
     pub scores: Option<Vec<f32>>,
     /// `merges`, of `gpt2`.
     pub merges: Option<Vec<String>>,
-    /// Keys that name a token: `bos_token_id` and the like.
+    /// Keys with a token's id, such as `bos_token_id`.
     pub ids: Vec<(&'static str, u32)>,
-    /// Keys that are flags: `add_bos_token` and the like.
+    /// Keys with a flag, such as `add_bos_token`.
     pub flags: Vec<(&'static str, bool)>,
-    /// Tokens that end generation in the folder and that no key has room for.
+    /// Tokens that end generation in the folder, and that GGUF has no key for.
     pub lost_ends: Vec<u32>,
-    /// Rules of the folder's tokenizer that no key has room for, a sentence for each.
+    /// Rules of the folder's tokenizer that GGUF has no key for, one sentence each.
     pub lost_rules: Vec<String>,
 }
 
 impl GgufTokenizer {
-    /// The tokenizer of a model folder, padded to `vocab_size` tokens; none where it has no tokenizer. Its pre-tokenizer is called `pre` where
-    /// that is given, else it is found; what was found must split the text that it was found by as the folder's own does.
+    /// The tokenizer of a model folder, padded to `vocab_size` tokens; `None` if the folder has
+    /// none. The name of the pre-tokenizer rules is `pre`, or is detected. With detected rules, a
+    /// sample text must have the tokens of the folder's own tokenizer.
     ///
     /// # Errors
-    /// A tokenizer that cannot be read; [`TextError::Inexpressible`] for one that GGUF files have no keys for.
+    /// A tokenizer that cannot be read; [`TextError::Inexpressible`] for one that GGUF files have
+    /// no keys for.
     pub fn new(
         source: &HfSource,
         vocab_size: usize,
@@ -68,6 +71,7 @@ impl GgufTokenizer {
                 let special = tiktoken::special_tokens(config, ranks.len())?;
                 from_ranks(&ranks, [Vec::new(), special], rules(pre, &own, Some("kimi-k2"))?)
             }
+            // Both kinds of files have rules that are known by name, unless a hash says otherwise.
             TokenizerKind::Tekken => {
                 let TekkenTokens { special, ranks, .. } = TekkenTokens::read(&bytes)?;
                 from_ranks(&ranks, [special, Vec::new()], rules(pre, &own, Some("tekken"))?)
@@ -77,6 +81,8 @@ impl GgufTokenizer {
         if file.kind != TokenizerKind::Json {
             written.lost_rules = lost_rules::of_config(config);
         }
+        // The embedding may have more rows than the vocabulary has tokens. GGUF needs one for each
+        // row.
         for id in written.tokens.len()..vocab_size {
             written.push(&format!("[PAD{id}]"), UNUSED);
         }
@@ -84,6 +90,7 @@ impl GgufTokenizer {
             scores.resize(vocab_size, NO_SCORE);
         }
         written.name_tokens(source, &own);
+        // Read back like a GGUF file, so that a difference is found before anything is written.
         let read = Tokenizer::from_gguf(&written.vocab())?;
         if pre.is_none() && pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
             let problem = format!(
@@ -103,7 +110,7 @@ impl GgufTokenizer {
         self.token_types.push(kind);
     }
 
-    /// The keys as they are read.
+    /// The keys as a reader of the file sees them.
     fn vocab(&self) -> GgufVocab<'_> {
         let id = |key: &str| self.ids.iter().find(|(name, _)| *name == key).map(|(_, id)| *id);
         let flag = |key: &str| self.flags.iter().find(|(name, _)| *name == key).map(|(_, flag)| *flag);
@@ -126,8 +133,9 @@ impl GgufTokenizer {
         }
     }
 
-    /// The keys that name tokens.
+    /// Sets the keys with ids and flags.
     fn name_tokens(&mut self, source: &HfSource, own: &Tokenizer) {
+        // Reversed, so that of equal texts the lowest id counts, as in `Tokenizer`.
         let by_name: HashMap<&str, u32> =
             self.tokens.iter().enumerate().rev().map(|(id, text)| (text.as_str(), id as u32)).collect();
         let named = |role: &str| {
@@ -139,18 +147,20 @@ impl GgufTokenizer {
             let id = source.config.get(&format!("{role}_token_id"))?.as_u64()?;
             u32::try_from(id).ok().filter(|id| (*id as usize) < self.tokens.len())
         };
-        // GLM's prompts begin with it, by their template
+        // GLM's template begins prompts with this token.
         let glm = || by_name.get("[gMASK]").copied();
         let mut ids = Vec::new();
         ids.extend(own.bos().or_else(|| numbered("bos")).or_else(glm).map(|id| ("bos_token_id", id)));
         ids.extend(own.eos().or_else(|| numbered("eos")).map(|id| ("eos_token_id", id)));
         let listed = TokenRoles::new(None, source.generation_config.as_ref()).listed();
+        // GGUF has three keys for tokens that end generation: EOS, EOT and EOM. Further ones are
+        // lost.
         let further =
             listed.iter().filter(|id| Some(**id) != own.eos() && (**id as usize) < self.tokens.len());
         ids.extend(["eot_token_id", "eom_token_id"].into_iter().zip(further.copied()));
         for (key, role) in [
             ("unknown_token_id", "unk"),
-            // llama.cpp spells it so
+            // llama.cpp's key is misspelled.
             ("seperator_token_id", "sep"),
             ("padding_token_id", "pad"),
             ("cls_token_id", "cls"),
@@ -170,7 +180,7 @@ fn inexpressible(problem: String) -> TextError {
     TextError::Inexpressible { to: "GGUF keys", problem }
 }
 
-/// The name of the rules of a byte-level tokenizer.
+/// The name of the pre-tokenizer rules of a byte-level tokenizer.
 fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) -> Result<String, TextError> {
     if let Some(pre) = pre {
         return Ok(pre.to_owned());
@@ -192,6 +202,7 @@ fn from_json(json: &[u8], own: &Tokenizer, pre: Option<&str>) -> Result<GgufToke
     for (text, id) in vocabulary {
         texts[*id as usize] = Some((text.to_string(), piece_type(text, byte_level, options)));
     }
+    // After the vocabulary, because added tokens override it.
     for token in added {
         let kind = if token.is_control() { CONTROL } else { USER_DEFINED };
         let spaced = kind == USER_DEFINED && !byte_level;
@@ -245,13 +256,15 @@ fn piece_type(text: &str, byte_level: bool, options: &BpeOptions) -> i32 {
     if !byte_level && options.byte_fallback && byte_token(text).is_some() { BYTE } else { NORMAL }
 }
 
-/// `left right`; a space inside of a part would end it.
+/// A merge as text: `left right`. Spaces within a part are written as `Ġ`, because readers split at
+/// the first one.
 fn merge(left: &str, right: &str) -> String {
     let part = |text: &str| text.replace(' ', "Ġ");
     format!("{} {}", part(left), part(right))
 }
 
-/// SentencePiece merges the pair whose result has the best score: the order of the merges, from 0 down.
+/// Scores from merges. SentencePiece merges the pair whose result has the best score first, so the
+/// negated rank is a score with the same order.
 fn scores(written: &GgufTokenizer, merges: &[(String, String)]) -> Vec<f32> {
     let mut ranks: HashMap<String, usize> = HashMap::with_capacity(merges.len());
     for (left, right) in merges {
@@ -262,7 +275,8 @@ fn scores(written: &GgufTokenizer, merges: &[(String, String)]) -> Vec<f32> {
     written.tokens.iter().map(score).collect()
 }
 
-/// A vocabulary of byte strings in rank order, with special tokens before and behind them.
+/// A vocabulary of byte strings in the order of ranks, with special tokens before (tekken) or after
+/// (tiktoken) them.
 fn from_ranks(
     ranks: &[Vec<u8>],
     [before, behind]: [Vec<(String, TokenClass)>; 2],
@@ -280,6 +294,8 @@ fn from_ranks(
     let mut merges = Vec::new();
     for (rank, token) in ranks.iter().enumerate() {
         written.push(&bytes::mapped(token), NORMAL);
+        // GGUF lists merges, which these files do not contain: the last merge of each token follows
+        // from the ranks.
         if let [left, right] = parts(token, rank as u32, &by_bytes)[..] {
             merges.push(merge(&bytes::mapped(left), &bytes::mapped(right)));
         }
@@ -289,9 +305,10 @@ fn from_ranks(
     written
 }
 
-/// What a token is put together from by merges of ranks below its own.
+/// The parts of a token after all merges of ranks below its own. They are two, unless the token
+/// cannot be produced by merges.
 fn parts<'a>(token: &'a [u8], rank: u32, ranks: &HashMap<&[u8], u32>) -> Vec<&'a [u8]> {
-    // where each part begins, and the end
+    // The beginning of each part, and the end.
     let mut cuts: Vec<usize> = (0..=token.len()).collect();
     loop {
         let pairs = cuts.windows(3).enumerate();
@@ -303,19 +320,16 @@ fn parts<'a>(token: &'a [u8], rank: u32, ranks: &HashMap<&[u8], u32>) -> Vec<&'a
     }
 }
 
-/// Ids of tokens that tokenizer.json's model does not produce by merging: unknown, control and
-/// user-defined ones.
+/// Ids of tokens that merges do not produce: unknown, control and user-defined ones.
 pub(super) fn outside_the_model(types: &[i32]) -> HashSet<usize> {
     let outside = |kind: &i32| matches!(*kind, UNKNOWN | CONTROL | USER_DEFINED);
     types.iter().enumerate().filter(|(_, kind)| outside(kind)).map(|(id, _)| id).collect()
 }
 
-/// Whether a token stands for nothing.
 pub(super) fn is_unused(kind: i32) -> bool {
     kind == UNUSED
 }
 
-/// Whether a token is one that a user may write.
 pub(super) fn is_user_defined(kind: i32) -> bool {
     kind == USER_DEFINED
 }

@@ -1,5 +1,5 @@
-//! The components of tokenizer.json that are admitted, with the values that their parameters may have. What is not listed here is
-//! refused: without a component, text would silently be split wrongly.
+//! The accepted components of tokenizer.json and the accepted values of their parameters. Anything
+//! else is an error: if a component were ignored, text would silently be split wrongly.
 
 use super::json_at::LocatedValue;
 use crate::error::TextError;
@@ -8,13 +8,13 @@ use crate::tokenizer::pattern::{SplitPattern, shortest_match};
 use crate::tokenizer::pre;
 use crate::tokenizer::split::{Behavior, PreTokenizer, Prepend, SplitMatcher};
 
-/// Steps of a normalizer or a pre-tokenizer, with those of sequences within it.
+/// Maximum number of steps of a normalizer or a pre-tokenizer, including nested sequences.
 const MAX_STEPS: usize = 32;
 
-/// Largest growth of a text by all replacements together.
+/// Maximum growth of a text by all replacements.
 const MAX_GROWTH: f64 = 8.0;
 
-/// Most bytes that can be prepended.
+/// Maximum number of bytes to prepend.
 const MAX_PREPEND: usize = 64;
 
 const NORMALIZERS: &str =
@@ -80,30 +80,36 @@ fn counted(place: &LocatedValue<'_>, steps: usize) -> Result<(), TextError> {
     if steps > MAX_STEPS { Err(place.refused(&format!("at most {MAX_STEPS} steps"))) } else { Ok(()) }
 }
 
-/// Refuses a second `ByteLevel`: each makes two bytes of every one that is not ASCII, so that thirty of them fill any memory.
+/// Rejects a second `ByteLevel`. Each one doubles the bytes that are not ASCII, so thirty of them
+/// would make a gigabyte of one letter.
 fn once(place: &LocatedValue<'_>, before: bool) -> Result<(), TextError> {
     if before { Err(place.refused("one ByteLevel, as its letters stand for bytes already")) } else { Ok(()) }
 }
 
-/// `pattern` by `content`. Growth is bounded over all replacements, as each multiplies what the ones before it made.
+/// `Replace` of `pattern` by `content`. Growth is bounded over all replacements, because it
+/// multiplies.
 fn replace(place: &LocatedValue<'_>, growth: &mut f64) -> Result<Normalizer, TextError> {
     let (pattern, source, shortest) = pattern(&place.at("pattern")?)?;
+    // An empty match would insert `content` between all characters.
     let Some(shortest) = shortest.filter(|shortest| *shortest > 0) else {
         return Err(place.at("pattern")?.refused("a pattern without look-around that matches no empty text"));
     };
     let content = place.at("content")?;
     let text = content.text()?;
+    // The worst case: a text that consists of shortest matches only.
     *growth *= (text.len() as f64 / shortest as f64).max(1.0);
     if *growth > MAX_GROWTH {
         return Err(content
             .refused(&format!("replacements that make at most {MAX_GROWTH} bytes of one, all together")));
     }
+    // An expression can match any length, so only literals give a bound.
     let shrinks =
         source.filter(|_| !text.is_empty()).map(|literal| literal.len().div_ceil(text.len()).max(1));
     Ok(Normalizer::Replace { pattern, content: text.to_owned(), shrinks })
 }
 
-/// `{"String": …}` or `{"Regex": …}`: the pattern, its text where that is meant literally, and the fewest bytes that it matches.
+/// `{"String": …}` or `{"Regex": …}`: the pattern, the text of a literal, and the minimum length of
+/// a match in bytes.
 fn pattern<'a>(
     place: &LocatedValue<'a>,
 ) -> Result<(SplitPattern, Option<&'a str>, Option<usize>), TextError> {
@@ -176,15 +182,18 @@ fn add_pre_tokenizers(place: &LocatedValue<'_>, steps: &mut Vec<PreTokenizer>) -
             } else {
                 Behavior::Contiguous
             };
+            // The method of `char` that the `tokenizers` library, which is in Rust, calls here.
             split(SplitMatcher::Characters(char::is_numeric), behavior, false)
         }
         "Punctuation" => {
+            // ASCII punctuation includes symbols such as `$`, which `\p{P}` does not contain.
             let behavior = place.get("behavior").map_or(Ok(Behavior::Isolated), |place| behavior(&place))?;
             let pattern =
                 SplitPattern::new(r"[!-/:-@\[-`{-~\p{P}]").map_err(|problem| place.problem(&problem))?;
             split(SplitMatcher::Pattern(pattern), behavior, false)
         }
         "Metaspace" => metaspace(place)?,
+        // The `tokenizers` library defines this component by the same pattern.
         "Whitespace" => {
             let pattern = SplitPattern::new(r"\w+|[^\w\s]+").map_err(|problem| place.problem(&problem))?;
             split(SplitMatcher::Pattern(pattern), Behavior::Removed, true)
@@ -209,11 +218,12 @@ fn behavior(place: &LocatedValue<'_>) -> Result<Behavior, TextError> {
 
 fn metaspace(place: &LocatedValue<'_>) -> Result<PreTokenizer, TextError> {
     let replacement = place.at("replacement")?;
+    // Splitting looks for a single character. The library's type is `char` too.
     let mut characters = replacement.text()?.chars();
     let (Some(character), None) = (characters.next(), characters.next()) else {
         return Err(replacement.refused("one character"));
     };
-    // older files say add_prefix_space in place of a scheme
+    // Older files have `add_prefix_space` instead of `prepend_scheme`.
     let prefix = place.flag("add_prefix_space", Some(true))?;
     let prepend = match place.get("prepend_scheme") {
         None if prefix => Prepend::Always,
@@ -229,8 +239,8 @@ fn metaspace(place: &LocatedValue<'_>) -> Result<PreTokenizer, TextError> {
     Ok(PreTokenizer::Metaspace { replacement: character, prepend, split: place.flag("split", Some(true))? })
 }
 
-/// Whether `decoder` reads characters as bytes. Tokens are turned into text by [`crate::Detokenizer`], for which other decoders than
-/// these would be wrong.
+/// Whether `decoder` maps characters to bytes. [`crate::Detokenizer`] has its own rules, which are
+/// equal to those of the accepted decoders only.
 pub(super) fn reads_bytes(place: &LocatedValue<'_>) -> Result<bool, TextError> {
     if place.is_null() {
         return Ok(false);
@@ -247,6 +257,7 @@ pub(super) fn reads_bytes(place: &LocatedValue<'_>) -> Result<bool, TextError> {
                 && place.at("content")?.text()? == " ";
             if is_space { Ok(false) } else { Err(place.refused(DECODERS)) }
         }
+        // The inverse of a prepended space; `Detokenizer` removes at most one.
         "Strip" => {
             let number = |key| place.at(key)?.number();
             let one_space =
@@ -274,6 +285,8 @@ pub(super) fn first_token<'a>(place: &LocatedValue<'a>) -> Result<Option<&'a str
         "TemplateProcessing" => {
             let mut first = None;
             for (i, part) in place.list("single")?.iter().enumerate() {
+                // Whether EOS is added is decided by `add_eos_token` of tokenizer_config.json, so
+                // tokens after the text are ignored here.
                 if let Some(token) = part.get("SpecialToken") {
                     let text = token.at("id")?.text()?;
                     first = first.or((i == 0).then_some(text));

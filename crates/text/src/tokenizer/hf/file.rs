@@ -1,4 +1,5 @@
-//! Parsing tokenizer.json: components stay JSON, vocabulary and merges are parsed directly.
+//! Parser of tokenizer.json. Components become JSON values. Vocabulary and merges are parsed
+//! directly, because JSON values of a large vocabulary would need more memory.
 
 use super::components;
 use super::json_at::LocatedValue;
@@ -12,13 +13,15 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use std::fmt;
 
-/// Bytes of JSON that a component may have; the longest published one, with a list of letters, has 8 000.
+/// Maximum bytes of a component's JSON; the longest published one, with a list of letters, has
+/// 8000.
 const MAX_COMPONENT: usize = 1 << 20;
 
-/// Bytes of the file; the largest published ones have 35 million.
+/// Maximum bytes of the file; the largest published ones have 35 million.
 const MAX_FILE: usize = 128 << 20;
 
-/// What is read; padding and truncation are for training, and nothing here cuts or fills a prompt.
+/// The parsed keys of the file. `padding` and `truncation` are for training and are ignored: a
+/// prompt is never padded or cut.
 #[derive(serde::Deserialize)]
 struct HfTokenizerFile<'a> {
     #[serde(default)]
@@ -52,19 +55,21 @@ pub(in crate::tokenizer) struct AddedToken {
 }
 
 impl AddedToken {
-    /// Whether it is a control token: declared special, or named like one. llama.cpp's converter decides by the same
-    /// names, so a folder and its GGUF file agree.
+    /// Whether it is a control token: declared special, or named like one. llama.cpp's converter
+    /// has the same rule, so a folder and its GGUF file agree.
     pub(in crate::tokenizer) fn is_control(&self) -> bool {
         self.special || looks_special(&self.content)
     }
 
     /// Whether it is matched in the normalized text.
     pub(in crate::tokenizer) fn is_normalized(&self) -> bool {
+        // The default of the `tokenizers` library.
         self.normalized.unwrap_or(!self.special)
     }
 }
 
-/// Everything of `model` but vocabulary and merges.
+/// The options of `model`.
+// The fields are values, so that errors can show what the file has.
 #[derive(serde::Deserialize)]
 struct ModelHead {
     #[serde(default, rename = "type")]
@@ -92,7 +97,8 @@ struct ModelBody {
     merges: Vec<Merge>,
 }
 
-/// The two parts of a merge: a list of two texts, or in older files one text with a space between them.
+/// The two parts of a merge: a list of two strings, or in older files one string with a space
+/// between the parts.
 struct Merge(String, String);
 
 impl<'de> Deserialize<'de> for Merge {
@@ -112,6 +118,7 @@ impl<'de> Visitor<'de> for MergeVisitor {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Merge, E> {
         match text.split_once(' ') {
+            // Two spaces are ambiguous: a part may contain a space.
             Some((left, right)) if !right.contains(' ') => Ok(Merge(left.to_owned(), right.to_owned())),
             _ => Err(E::custom(format!("merge {text:?} has no space between two parts, or several"))),
         }
@@ -127,7 +134,7 @@ impl<'de> Visitor<'de> for MergeVisitor {
     }
 }
 
-/// The parsed and admitted file.
+/// A parsed file that has accepted components only.
 pub(in crate::tokenizer) struct AdmittedFile {
     pub(in crate::tokenizer) added: Vec<AddedToken>,
     pub(in crate::tokenizer) normalizers: Vec<Normalizer>,
@@ -136,7 +143,7 @@ pub(in crate::tokenizer) struct AdmittedFile {
     pub(in crate::tokenizer) byte_level: bool,
     /// The token that the post-processor prepends.
     pub(in crate::tokenizer) first: Option<String>,
-    /// Whether a space is prepended to texts, which decoding removes.
+    /// Whether encoding prepends a space to texts, which decoding removes.
     pub(in crate::tokenizer) space_prefix: bool,
     pub(in crate::tokenizer) options: BpeOptions,
     pub(in crate::tokenizer) vocabulary: VocabularyMap,
@@ -144,12 +151,13 @@ pub(in crate::tokenizer) struct AdmittedFile {
 }
 
 impl AdmittedFile {
-    /// Reads the file and admits its components.
+    /// Parses a file and checks its components.
     pub(super) fn read(bytes: &[u8]) -> Result<AdmittedFile, TextError> {
         if bytes.len() > MAX_FILE {
             let problem = format!("tokenizer.json has {} bytes; the limit is {MAX_FILE}", bytes.len());
             return Err(TextError::Malformed(problem));
         }
+        // Components are borrowed as raw JSON and parsed one by one, each within `MAX_COMPONENT`.
         let file: HfTokenizerFile<'_> = serde_json::from_slice(bytes)
             .map_err(|e| TextError::Malformed(format!("tokenizer.json: {e}")))?;
         let added = file.added_tokens.unwrap_or_default();
@@ -171,8 +179,9 @@ impl AdmittedFile {
             .map(str::to_owned);
         let writes_bytes = normalizers.iter().any(|n| matches!(n, Normalizer::ByteLevel))
             || pre_tokenizers.iter().any(|p| matches!(p, PreTokenizer::ByteLevel { .. }));
-        // without a decoder, the pre-tokenizer is inverted
+        // Without a decoder, decoding inverts the pre-tokenizer.
         let byte_level = reads_bytes || (decoder.is_null() && writes_bytes);
+        // Llama 2's file prepends by a normalizer, later files by `Metaspace`.
         let prefixed = normalizers.iter().any(|n| matches!(n, Normalizer::Prepend(_)))
             || pre_tokenizers.iter().any(PreTokenizer::prepends_space);
         let (options, body) = model(file.model)?;
@@ -190,7 +199,7 @@ impl AdmittedFile {
     }
 }
 
-/// Components as they are written; null where one is absent.
+/// Components as JSON; null if missing.
 pub(in crate::tokenizer) struct ComponentValues {
     pub(in crate::tokenizer) normalizer: Value,
     pub(in crate::tokenizer) pre_tokenizer: Value,
@@ -208,7 +217,7 @@ pub(super) fn components_of(bytes: &[u8]) -> Result<ComponentValues, TextError> 
     })
 }
 
-/// A component as a value; null where it is absent.
+/// Parses a component; null if it is missing.
 fn component(name: &str, raw: Option<&RawValue>) -> Result<Value, TextError> {
     let Some(raw) = raw.map(RawValue::get) else { return Ok(Value::Null) };
     if raw.len() > MAX_COMPONENT {
@@ -218,15 +227,17 @@ fn component(name: &str, raw: Option<&RawValue>) -> Result<Value, TextError> {
     serde_json::from_str(raw).map_err(|e| TextError::Malformed(format!("tokenizer.json: {name}: {e}")))
 }
 
-/// The model, which must be byte-pair encoding as all published models with MLA have it.
+/// Parses the model. Only byte-pair encoding is supported; all published models with MLA have it.
 fn model(raw: Option<&RawValue>) -> Result<(BpeOptions, ModelBody), TextError> {
     let malformed = |e| TextError::Malformed(format!("tokenizer.json: model: {e}"));
     let raw = raw.ok_or_else(|| TextError::Malformed("tokenizer.json has no model".into()))?.get();
+    // The options first: an unsupported model must be named as such, not as one with a malformed
+    // vocabulary.
     let head: ModelHead = serde_json::from_str(raw).map_err(malformed)?;
     let refuse = |key: &str, value: &Value, accepted: &str| {
         LocatedValue::new(&format!("model.{key}"), value).refused(accepted)
     };
-    // files before 2021 have no type
+    // Files from before 2021 have no type.
     if !head.ty.is_null() && head.ty != "BPE" {
         return Err(refuse("type", &head.ty, "BPE"));
     }

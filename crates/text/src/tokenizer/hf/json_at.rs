@@ -1,9 +1,9 @@
-//! A value of tokenizer.json with its path, for errors that name both.
+//! Values of tokenizer.json with their paths, for errors that name both.
 
 use crate::error::TextError;
 use serde_json::Value;
 
-/// Most characters of a value in an error.
+/// Maximum characters of a value in an error.
 const SHOWN: usize = 80;
 
 /// A value and its path, such as `normalizer.normalizers[2].pattern`.
@@ -21,8 +21,9 @@ impl<'a> LocatedValue<'a> {
         self.value.is_null()
     }
 
-    /// The value of a key, unless it is absent or null.
+    /// The value of a key, unless it is missing or null.
     pub(super) fn get(&self, key: &str) -> Option<LocatedValue<'a>> {
+        // Python writes options without a value as null.
         let value = self.value.get(key).filter(|value| !value.is_null())?;
         Some(LocatedValue { path: format!("{}.{key}", self.path), value })
     }
@@ -63,13 +64,13 @@ impl<'a> LocatedValue<'a> {
         }
     }
 
-    /// The error of a component that is not admitted.
+    /// The error for an unknown component.
     pub(super) fn unknown(&self, accepted: &str) -> TextError {
         let found = self.value.get("type").unwrap_or(self.value);
         self.error(format!("is {}, which is not supported", shown(found)), accepted)
     }
 
-    /// The error of a value that is not admitted.
+    /// The error for a value that is not accepted.
     pub(super) fn refused(&self, accepted: &str) -> TextError {
         self.error(format!("is {}", shown(self.value)), accepted)
     }
@@ -78,14 +79,15 @@ impl<'a> LocatedValue<'a> {
         TextError::Component { place: self.path.clone(), found, accepted: accepted.to_owned() }
     }
 
-    /// The error of a value with another problem.
+    /// The error for a value with another problem.
     pub(super) fn problem(&self, problem: &str) -> TextError {
         TextError::Malformed(format!("tokenizer.json: {} is {}: {problem}", self.path, shown(self.value)))
     }
 }
 
-/// A value as an error shows it: cut where it is long.
+/// A value for an error, truncated to [`SHOWN`] characters.
 fn shown(value: &Value) -> String {
+    // A pattern can have thousands of characters.
     let text = value.to_string();
     match text.char_indices().nth(SHOWN) {
         Some((at, _)) => format!("{}…", &text[..at]),

@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::collections::{HashMap, HashSet};
 
 impl Tokenizer {
-    /// A tokenizer from the bytes of tokenizer.json; the other two files say which tokens begin and end a text.
+    /// A tokenizer from the bytes of tokenizer.json. The other two files name BOS and EOS.
     ///
     /// # Errors
     /// [`TextError::Component`] for an unknown component or parameter; [`TextError::Malformed`] for
@@ -34,12 +34,12 @@ impl Tokenizer {
     }
 }
 
-/// A parsed and admitted tokenizer.json.
+/// Parses and checks a tokenizer.json.
 pub(super) fn admitted(tokenizer_json: &[u8]) -> Result<AdmittedFile, TextError> {
     guarded("tokenizer.json", || AdmittedFile::read(tokenizer_json))
 }
 
-/// The components of a tokenizer.json as they are written.
+/// The components of a tokenizer.json as JSON.
 pub(super) fn components_of(tokenizer_json: &[u8]) -> Result<ComponentValues, TextError> {
     file::components_of(tokenizer_json)
 }
@@ -49,11 +49,13 @@ fn build(admitted: AdmittedFile, roles: &TokenRoles<'_>) -> Result<Tokenizer, Te
     let control: HashSet<u32> =
         admitted.added.iter().filter(|token| token.is_control()).map(|token| token.id).collect();
     let find = |text: &str| {
+        // Added tokens override the vocabulary, and later ones earlier ones.
         let added = admitted.added.iter().rev().find(|token| token.content == text).map(|token| token.id);
         added.or_else(|| admitted.vocabulary.get(text).copied())
     };
     let bos = roles.bos.and_then(find);
     let eos = roles.eos.and_then(find).or(roles.listed.first().copied());
+    // Files without `add_bos_token` may prepend BOS by their post-processor.
     let add_bos =
         roles.add_bos.unwrap_or_else(|| roles.bos.is_some() && roles.bos == admitted.first.as_deref());
     let bpe = Bpe::new(admitted.vocabulary, admitted.merges, &control, &admitted.options)
@@ -103,16 +105,17 @@ impl<'a> TokenRoles<'a> {
 }
 
 impl TokenRoles<'_> {
-    /// The tokens that generation_config.json says end an answer.
+    /// The tokens that end generation according to generation_config.json.
     pub(in crate::tokenizer) fn listed(self) -> Vec<u32> {
         self.listed
     }
 }
 
-/// Most ids of a vocabulary; the largest published ones have a quarter of a million.
+/// Maximum number of ids; the largest published vocabularies have a quarter of a million.
 const MAX_IDS: usize = 1 << 22;
 
-/// Ids allowed in any vocabulary. Beyond, at most three quarters may be holes, so that a number in a file cannot exhaust memory.
+/// Number of ids allowed in any vocabulary. In larger ones, at most three quarters of the ids may
+/// be unused, so that one large id in a small file cannot exhaust memory.
 const FREE_IDS: usize = 1 << 16;
 
 /// Maximum number of ids of a vocabulary with `tokens` tokens.
@@ -120,10 +123,11 @@ pub(super) fn max_ids(tokens: usize) -> usize {
     tokens.saturating_mul(4).clamp(FREE_IDS, MAX_IDS)
 }
 
-/// All tokens by id; holes become empty ones.
+/// All tokens by id. Unused ids have empty texts.
 fn tokens(admitted: &AdmittedFile) -> Result<Vec<Token>, TextError> {
     let malformed = |problem: String| TextError::Malformed(format!("tokenizer.json: {problem}"));
     let AdmittedFile { vocabulary, added, byte_level, .. } = admitted;
+    // Checked before the list is allocated: its length is the largest id, whatever the file's size.
     let listed = vocabulary.values().chain(added.iter().map(|token| &token.id));
     let Some(largest) = listed.max().map(|id| *id as usize) else {
         return Err(malformed("it has no tokens".into()));
@@ -141,6 +145,7 @@ fn tokens(admitted: &AdmittedFile) -> Result<Vec<Token>, TextError> {
             return Err(malformed(format!("the tokens {:?} and {text:?} have one id, {id}", token.text)));
         }
         let bytes = match byte_token(text) {
+            // In a byte-level vocabulary, `<0x41>` is ordinary text.
             _ if *byte_level => bytes::unmapped(text),
             Some(byte) => vec![byte],
             None => spm::spaces(text).into_bytes(),
@@ -163,6 +168,7 @@ fn add(
         let AddedToken { id, content, lstrip, rstrip, .. } = token;
         let other =
             vocabulary.get(content.as_str()).or(ids.get(content.as_str())).filter(|other| *other != id);
+        // One text with two ids: encoding and decoding would not be inverse.
         if let Some(other) = other {
             let problem =
                 format!("added_tokens[{i}] gives {content:?} the id {id}, which has the id {other} already");
@@ -170,6 +176,8 @@ fn add(
         }
         ids.insert(content.as_str(), *id);
         let kind = if token.is_control() { TokenClass::Control } else { TokenClass::UserDefined };
+        // In a normalized text spaces are U+2581. A token that is matched there is matched in the
+        // original text by both.
         let spaced = kind == TokenClass::UserDefined && !byte_level && token.is_normalized();
         tokens[*id as usize] = Token {
             text: content.clone(),

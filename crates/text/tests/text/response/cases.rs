@@ -1,4 +1,5 @@
-//! cases.json: outputs as models write them, also broken and cut ones, and what they are parsed to.
+//! cases.json: outputs of models, including malformed and truncated ones, and the expected
+//! messages.
 
 use super::support::{FoldedMessage, OutputPiece, events, fold, whole};
 use latent_text::{CallEnding, ParserOptions, ResponseFormat};
@@ -18,7 +19,7 @@ fn format(case: &Value, templates: &Value) -> ResponseFormat {
     }
 }
 
-/// Pieces of a case: text, or in a list tokens of which `{"special": …}` are control tokens.
+/// Pieces of a case: one text, or a list in which `{"special": …}` is a control token.
 fn pieces(output: &Value) -> Vec<OutputPiece> {
     match output {
         Value::String(text) => vec![(text.clone(), false)],
@@ -65,7 +66,7 @@ fn check(case: &Value, found: &FoldedMessage) {
 }
 
 #[test]
-fn outputs_are_parsed_as_they_should_be_in_any_pieces() {
+fn cases_parse_as_expected_in_any_pieces() {
     let cases = cases();
     let templates = cases[0]["templates"].clone();
     for case in &cases[1..] {
@@ -117,7 +118,7 @@ fn ids_come_from_the_seed() {
 }
 
 #[test]
-fn deltas_come_as_early_as_they_are_certain() {
+fn deltas_are_emitted_as_soon_as_they_are_certain() {
     let format = ResponseFormat::named("glm-4.7").unwrap();
     let tools = serde_json::json!([{"name": "f", "parameters": {"properties": {"s": {"type": "string"}}}}]);
     let mut parser = latent_text::ResponseParser::new(&format, &tools, &ParserOptions::default());

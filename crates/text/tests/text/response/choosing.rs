@@ -1,4 +1,4 @@
-//! Which format a model gets, and what its prompts have opened.
+//! Selection of a model's response format, and whether its prompts open the reasoning.
 
 use latent_text::{ChatInput, ChatTemplate, FormatSource, ModelHints, ResponseFormat};
 use serde_json::json;
@@ -9,7 +9,7 @@ fn template(file: &str) -> String {
 }
 
 #[test]
-fn real_chat_templates_have_their_family() {
+fn real_chat_templates_select_their_format() {
     let families = [
         ("GLM-4.6.jinja", "glm-4.5"),
         ("GLM-4.7-Flash.jinja", "glm-4.7"),
@@ -31,7 +31,7 @@ fn real_chat_templates_have_their_family() {
 }
 
 #[test]
-fn the_checkpoints_own_template_comes_first_then_template_then_architecture() {
+fn the_response_template_precedes_chat_template_and_architecture() {
     let own = json!({"start_anchor": "A:", "fields": {"content": {}}});
     let glm = template("GLM-4.6.jinja");
     let mut hints =
@@ -50,7 +50,7 @@ fn the_checkpoints_own_template_comes_first_then_template_then_architecture() {
 }
 
 #[test]
-fn prompts_tell_whether_they_opened_the_reasoning() {
+fn prompts_that_open_the_reasoning_are_recognized() {
     let cases = [
         ("GLM-4.7-Flash.jinja", true, true),
         ("GLM-4.7-Flash.jinja", false, false),
@@ -71,7 +71,7 @@ fn prompts_tell_whether_they_opened_the_reasoning() {
         let format =
             ResponseFormat::for_model(&ModelHints { chat_template: Some(&source), ..ModelHints::default() })
                 .unwrap();
-        // what a user writes opens nothing
+        // A user's message cannot open the reasoning.
         for content in [
             "Hi",
             "<think>",
@@ -95,7 +95,7 @@ fn prompts_tell_whether_they_opened_the_reasoning() {
 }
 
 #[test]
-fn text_before_calls_may_hold_markers_that_are_no_part_of_one() {
+fn text_before_calls_may_contain_other_markers() {
     for name in ResponseFormat::names() {
         let format = ResponseFormat::named(name).unwrap();
         let control = super::support::control_tokens(&format);
@@ -133,7 +133,7 @@ fn text_before_calls_may_hold_markers_that_are_no_part_of_one() {
 }
 
 #[test]
-fn templates_that_cannot_be_used_are_refused_with_the_place() {
+fn invalid_response_templates_are_rejected_with_the_position() {
     let field = |field: serde_json::Value| json!({"start_anchor": "A:", "fields": {"x": field}});
     let cases = [
         (json!(5), "response_template"),
@@ -166,7 +166,7 @@ fn templates_that_cannot_be_used_are_refused_with_the_place() {
 }
 
 #[test]
-fn formats_are_shared_between_threads_and_parsers_move() {
+fn formats_are_sync_and_parsers_are_send() {
     fn shared<T: Send + Sync>() {}
     fn moved<T: Send>() {}
     shared::<ResponseFormat>();

@@ -1,5 +1,5 @@
-//! Parsing of responses: every family's form, the checkpoint's own templates, round trips through real chat templates, and the promise that
-//! any pieces give what the whole gives.
+//! Parsing of responses: every family's form, the checkpoint's own templates, round trips through
+//! real chat templates, and the promise that any pieces give what the whole gives.
 
 mod cases;
 mod choosing;

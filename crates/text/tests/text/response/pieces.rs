@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 #[cfg(unix)]
 use std::time::Duration;
 
-/// Templates of checkpoints with expressions in them.
+/// Response templates of checkpoints that contain expressions.
 fn templates() -> Vec<Value> {
     let cases: Vec<Value> = serde_json::from_str(include_str!("cases.json")).unwrap();
     cases[0]["templates"].as_object().unwrap().values().cloned().collect()
@@ -67,7 +67,7 @@ fn calls() -> impl Strategy<Value = Vec<(String, Map<String, Value>)>> {
     prop::collection::vec(call, 1..4)
 }
 
-/// Noise: parts of the format's own markers, JSON, text, white space.
+/// Noise: parts of the format's markers, JSON, text, white space.
 fn noise(format: &ResponseFormat, seeds: &[(u8, u16)], text: &str) -> String {
     let markers = format.markers();
     let parts = [
@@ -93,7 +93,7 @@ fn noise(format: &ResponseFormat, seeds: &[(u8, u16)], text: &str) -> String {
         match kind % 4 {
             0 => out.push_str(parts[*number as usize % parts.len()]),
             1 => {
-                // a marker that is not whole
+                // An incomplete marker.
                 let end =
                     marker.char_indices().nth(*number as usize % 7 + 1).map_or(marker.len(), |(at, _)| at);
                 out.push_str(&marker[..end]);
@@ -104,7 +104,7 @@ fn noise(format: &ResponseFormat, seeds: &[(u8, u16)], text: &str) -> String {
     out
 }
 
-/// Control tokens of a text as pieces of their own.
+/// Splits a text so that control tokens are separate pieces.
 fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<OutputPiece> {
     let mut pieces: Vec<OutputPiece> = Vec::new();
     let (mut rest, mut n) = (output, 0);
@@ -112,7 +112,7 @@ fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<OutputPiece
         let token =
             control.iter().filter(|token| rest.starts_with(token.as_str())).max_by_key(|token| token.len());
         n += usize::from(token.is_some());
-        // some are typed as text
+        // Some arrive as text.
         let special = token.is_some() && !as_text.get(n % as_text.len().max(1)).copied().unwrap_or(false);
         let length = token.map_or_else(|| rest.chars().next().unwrap().len_utf8(), String::len);
         let (piece, after) = rest.split_at(length);
@@ -125,7 +125,7 @@ fn tokens(output: &str, control: &[String], as_text: &[bool]) -> Vec<OutputPiece
     pieces
 }
 
-/// Cuts the text among pieces; control tokens stay whole.
+/// Splits text pieces further. Control tokens are not split.
 fn cut(pieces: &[OutputPiece], cuts: &[prop::sample::Index]) -> Vec<OutputPiece> {
     let mut out = Vec::new();
     for (text, special) in pieces {
@@ -173,7 +173,7 @@ proptest! {
         let mut output = noise(&format, &seeds, &text);
         if let Some(grammar) = format.tool_grammar() {
             let mut written = write_calls(grammar, &calls);
-            // some are cut off, or broken
+            // Some are truncated or malformed.
             if let Some((1, number)) = seeds.first().map(|(kind, number)| (kind % 3, *number as usize)) {
                 let at = written.char_indices().nth(number % written.chars().count()).map_or(0, |(at, _)| at);
                 written.truncate(at);
@@ -236,7 +236,7 @@ proptest! {
         prop_assert!(short.calls.len() <= whole.calls.len(), "{} {given:?}: {short:#?} of {whole:#?}", format.name());
         for (short, whole) in short.calls.iter().zip(&whole.calls) {
             prop_assert_eq!((&short.name, &short.id), (&whole.name, &whole.id));
-            // values between tags are typed when they are whole
+            // The type of a value between tags is determined when it is complete.
             prop_assert!(!json || whole.arguments.starts_with(&short.arguments), "{} {given:?}: {short:?} of {whole:?}", format.name());
         }
     }
@@ -248,7 +248,7 @@ proptest! {
         text in "[a-zA-Z .,é\n]{0,12}",
     ) {
         let output = format!("{text}{}", write_calls(format.tool_grammar().unwrap(), &calls));
-        // one name, one set of types
+        // Each name has one set of types.
         let mut names: Vec<&String> = calls.iter().map(|(name, _)| name).collect();
         names.sort_unstable();
         names.dedup();
@@ -281,7 +281,7 @@ proptest! {
 }
 
 #[test]
-fn half_a_marker_at_a_limit_is_no_text() {
+fn an_incomplete_marker_at_the_end_is_not_text() {
     for name in ResponseFormat::names() {
         let format = ResponseFormat::named(name).unwrap();
         let parse =
@@ -300,7 +300,7 @@ fn half_a_marker_at_a_limit_is_no_text() {
                 assert_eq!((text.trim_end(), found.calls.len()), ("It rains", 0), "{name} {half:?}");
             }
         }
-        // behind one of its control tokens, whatever ended it
+        // After one of the marker's control tokens, for both ways to end.
         let control = control_tokens(&format);
         let options = ParserOptions { control_tokens: control.clone(), ..ParserOptions::default() };
         let trigger = format.tool_grammar().map(|g| g.trigger().trim().to_owned()).unwrap_or_default();
@@ -324,7 +324,7 @@ fn cpu() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// 60 000 characters take milliseconds; in quadratic time they would take minutes.
+/// 60 000 characters take milliseconds. In quadratic time they would take minutes.
 #[cfg(unix)]
 #[test]
 fn long_outputs_take_linear_time() {

@@ -1,4 +1,5 @@
-//! What real chat templates write of an assistant's past turn is how the model writes it: parsed back, it is the turn.
+//! Real chat templates render an assistant's past turn as the model writes it. Parsing that text
+//! returns the turn.
 
 use super::support::{events, fold};
 use latent_text::{ChatInput, ChatTemplate, ModelHints, ParserOptions, ResponseFormat};
@@ -14,7 +15,8 @@ struct RealTemplate {
     reasoning: bool,
 }
 
-/// (The templates of Kimi-K2-Instruct and K2-Thinking change a list while they render calls, which Jinja's sandbox refuses.)
+/// (The templates of Kimi-K2-Instruct and K2-Thinking change a list while they render calls, which
+/// Jinja's sandbox refuses.)
 const REAL: [RealTemplate; 9] = [
     RealTemplate {
         file: "constructed/ling-3.jinja",
@@ -119,7 +121,7 @@ fn turn(real: &RealTemplate, content: &str) -> (ResponseFormat, String, Vec<(&'s
     let begin =
         rendered.text.rfind("</b> 5").map_or(0, |at| rendered.text[..at].rfind("Weather?").unwrap_or(0));
     let prompt = latent_text::RenderedText { text: rendered.text, content: rendered.content };
-    // the assistant's turn begins at the first anchor behind the user's words
+    // The assistant's turn begins at the first anchor after the user's message.
     let anchors = [
         "<|assistant|>",
         "<|im_middle|>",
@@ -160,10 +162,10 @@ fn calls_written_by_real_templates_are_parsed_back() {
     }
 }
 
-/// What constrains a model's calls is what its template writes.
+/// The grammar that constrains a model's calls agrees with its template.
 #[test]
-fn grammars_write_calls_as_real_templates_do() {
-    // the line breaks of a constructed template show nothing
+fn grammars_agree_with_real_templates() {
+    // The line breaks of constructed templates need not be the model's.
     for real in REAL.iter().filter(|real| !real.file.starts_with("constructed/")) {
         let (format, output, calls) = turn(real, "");
         let calls: Vec<_> = calls
@@ -171,7 +173,8 @@ fn grammars_write_calls_as_real_templates_do() {
             .map(|(name, arguments)| (name.to_owned(), arguments.as_object().unwrap().clone()))
             .collect();
         let mut written = super::support::write_calls(format.tool_grammar().unwrap(), &calls);
-        // templates space JSON as Python does; the second call of one is followed by the section's end, a single one is not
+        // Templates write JSON with Python's spaces. In DeepSeek-R1's, the section's end follows
+        // the second call, but not a single call.
         let squeeze = |text: &str| text.replace("\": ", "\":").replace(", \"", ",\"").replace(", {", ",{");
         if real.file.starts_with("deepseek-ai-DeepSeek-R1") {
             written = written.replace("\n\n", "\n");

@@ -1,4 +1,4 @@
-//! Parsing in one go or in pieces, and writing calls by a format's grammar.
+//! Helpers that parse outputs, whole or in pieces, and write calls by a format's grammar.
 
 use latent_text::{
     ArgumentsGrammar, CallEnding, ParserOptions, RenderedText, ResponseEvent, ResponseFormat, ResponseParser,
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 /// A piece of output, and whether it is a control token.
 pub type OutputPiece = (String, bool);
 
-/// A response, folded.
+/// The message of all events.
 #[derive(Debug, Default, PartialEq)]
 pub struct FoldedMessage {
     pub reasoning: String,
@@ -36,7 +36,7 @@ pub fn events(
     ended(format, tools, options, prompt, pieces, ResponseParser::finish)
 }
 
-/// Events of an output that ends in one of the parser's ways.
+/// Events of an output, ended by `end`.
 pub fn ended(
     format: &ResponseFormat,
     tools: &Value,
@@ -57,7 +57,7 @@ pub fn ended(
     events
 }
 
-/// Folds events, and checks that they are in order: calls do not overlap, and are numbered.
+/// Combines events to a message, and checks their order: calls do not overlap and are numbered.
 pub fn fold(events: &[ResponseEvent]) -> FoldedMessage {
     let mut message = FoldedMessage::default();
     for event in events {
@@ -103,7 +103,7 @@ pub fn whole(format: &ResponseFormat, tools: &Value, prompt: Option<&str>, outpu
     fold(&events(format, tools, &ParserOptions::default(), prompt, [(output.to_owned(), false)]))
 }
 
-/// Calls as a model writes them by a format's grammar.
+/// The text of calls by a format's grammar.
 pub fn write_calls(grammar: &ToolGrammar, calls: &[(String, Map<String, Value>)]) -> String {
     let mut out = grammar.section_open.clone();
     for (i, (name, arguments)) in calls.iter().enumerate() {
@@ -147,7 +147,7 @@ pub fn write_calls(grammar: &ToolGrammar, calls: &[(String, Map<String, Value>)]
     out + &grammar.section_close
 }
 
-/// Tools that declare the types of the arguments of some calls.
+/// Tools that declare the types of arguments.
 pub fn tools_for(calls: &[(String, Map<String, Value>)]) -> Value {
     let kind = |value: &Value| match value {
         Value::String(_) => "string",
@@ -165,7 +165,8 @@ pub fn tools_for(calls: &[(String, Map<String, Value>)]) -> Value {
     Value::Array(calls.iter().map(tool).collect())
 }
 
-/// The control tokens that a family's vocabulary would have: what its markers hold between `<` and `>`, bars and brackets.
+/// The control tokens that a family's vocabulary would have: parts of its markers in `<…>`, bars or
+/// brackets.
 pub fn control_tokens(format: &ResponseFormat) -> Vec<String> {
     let mut found: Vec<String> = Vec::new();
     for marker in format.markers() {

@@ -1,4 +1,4 @@
-//! A tokenizer in the form of another file, read again.
+//! Reads a converted tokenizer.
 
 use latent_text::{GgufTokenizer, GgufVocab, Tokenizer};
 
