@@ -1,4 +1,5 @@
-//! On macOS the symbols of Python, which loads the library, are left open. (Elsewhere they may be without being asked for.)
+//! On macOS the symbols of Python, which loads the library, are left open. (Elsewhere they may be
+//! without being asked for.)
 #![allow(clippy::print_stdout, reason = "cargo reads it")]
 
 fn main() {

@@ -63,7 +63,8 @@ impl Answer {
         self.finished.usage.generate_time.as_secs_f64()
     }
 
-    /// The message of an answer to a conversation, to append to its messages; None for other answers.
+    /// The message of an answer to a conversation, to append to its messages; None for other
+    /// answers.
     #[getter]
     fn message<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.finished.message.as_ref().map(|message| json::to_python(py, &message.to_json())).transpose()
@@ -81,7 +82,8 @@ impl Answer {
         self.finished.message.as_ref().map_or("", |message| &message.reasoning)
     }
 
-    /// Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty unless asked for.
+    /// Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty
+    /// unless asked for.
     #[getter]
     fn logprobs(&self) -> Vec<Logprob> {
         let top = |of: &TokenLogprob| of.top.iter().map(|other| (other.id, other.logprob)).collect();

@@ -10,7 +10,8 @@ pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f32>, shape: &[usize]) ->
     Ok(values.into_pyarray(py).reshape(shape)?.into_any())
 }
 
-/// What speaks DLPack (a tensor of another library), as an array over the same memory; other objects as they are.
+/// What speaks DLPack (a tensor of another library), as an array over the same memory; other
+/// objects as they are.
 pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = object.py().import("numpy")?;
     // NumPy's own arrays also have `__dlpack__` but need no conversion.
@@ -65,7 +66,8 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     Ok(tokens)
 }
 
-/// Several texts, at most [`MAX_TEXTS`]. An object may lie about its length, so that nothing is allocated for it.
+/// Several texts, at most [`MAX_TEXTS`]. An object may lie about its length, so that nothing is
+/// allocated for it.
 pub(crate) fn strings(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<String>> {
     let expected = || argument(object.py(), format!("{name}: expected a text or a list of texts"));
     if object.is_instance_of::<PyDict>() {

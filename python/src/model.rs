@@ -86,7 +86,8 @@ impl Model {
         ))
     }
 
-    /// Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None is the demo model that is built in.
+    /// Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None
+    /// is the demo model that is built in.
     #[staticmethod]
     #[pyo3(signature = (path = None, **options))]
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {

@@ -86,7 +86,8 @@ pub(crate) fn tuple(shape: &[usize]) -> String {
     format!("({}{})", sizes.join(", "), if shape.len() == 1 { "," } else { "" })
 }
 
-/// A tensor of torch whose elements NumPy does not know as one of integers over the same bits, with the name of their type; other objects as they are.
+/// A tensor of torch whose elements NumPy does not know as one of integers over the same bits, with
+/// the name of their type; other objects as they are.
 fn known_to_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Option<&'static str>)> {
     let Some(dtype) = object.getattr_opt("dtype")? else { return Ok((object.clone(), None)) };
     let (name, stored) = match dtype.to_string().as_str() {

@@ -26,7 +26,8 @@ impl Stream {
         Stream { state: Mutex::new(state) }
     }
 
-    /// Its state, unless another thread waits for a piece: that one has released the GIL, and must not be waited for with it.
+    /// Its state, unless another thread waits for a piece: that one has released the GIL, and must
+    /// not be waited for with it.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
         // Never `lock`: the other thread may need the GIL, which this one holds, to return.
         match self.state.try_lock() {

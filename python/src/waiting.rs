@@ -4,8 +4,9 @@ use crate::errors::exception;
 use latent::{Error, WaitCheck};
 use pyo3::prelude::*;
 
-/// Runs `work` without the GIL. Where a signal's handler raises meanwhile (Ctrl-C raises KeyboardInterrupt), `work` is told to stop, and that is what
-/// is raised. Only Python's main thread runs handlers; nothing is installed.
+/// Runs `work` without the GIL. Where a signal's handler raises meanwhile (Ctrl-C raises
+/// KeyboardInterrupt), `work` is told to stop, and that is what is raised. Only Python's main
+/// thread runs handlers; nothing is installed.
 pub(crate) fn waiting<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(WaitCheck<'_>) -> Result<T, Error> + Send,

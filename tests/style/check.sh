@@ -19,6 +19,17 @@ if [ -n "$long" ]; then
     echo "$long"
     hits=1
 fi
+# Comments of at most 100 columns, outside of code, tables and addresses.
+long=$(git ls-files '*.rs' ':!**/fixtures/**' | xargs perl -CSD -ne '
+    $code = 0 if $. == 1;
+    if (m{^\s*//[/!]?\s*```}) { $code = !$code }
+    elsif (!$code && m{^\s*//} && length > 101 && !m{^\s*//[/!]?\s*\||https?://}) { print "$ARGV:$.: $_" }
+    close ARGV if eof')
+if [ -n "$long" ]; then
+    echo "comments of more than 100 columns:"
+    echo "$long"
+    hits=1
+fi
 if [ "$latent" != - ]; then
     for command in '' $("$latent" help | sed -n 's/^  \([a-z-]\{2,\}\)  .*/\1/p'); do
         # shellcheck disable=SC2086 # no command is the whole program's help

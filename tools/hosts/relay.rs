@@ -1,10 +1,13 @@
-//! Joins network namespaces by links of a stated delay and rate, where the kernel has no netem: each namespace has a TUN device whose other end is here.
+//! Joins network namespaces by links of a stated delay and rate, where the kernel has no netem:
+//! each namespace has a TUN device whose other end is here.
 //!
 //!     relay PREFIX COUNT DELAY_US MBIT_PER_S
 //!
-//! makes the devices PREFIX0, PREFIX1, …, prints "ready", and forwards IPv4 packets by the last byte of the destination (1 is device 0) until its standard input
-//! ends. A packet leaves its device's sending side after all before it, at the rate, and arrives DELAY_US later; each device sends and receives at the full rate.
-//! Reports on standard error by how much packets arrived later than that.
+//! makes the devices PREFIX0, PREFIX1, …, prints "ready", and forwards IPv4 packets by the last
+//! byte of the destination (1 is device 0) until its standard input ends. A packet leaves its
+//! device's sending side after all before it, at the rate, and arrives DELAY_US later; each device
+//! sends and receives at the full rate. Reports on standard error by how much packets arrived later
+//! than that.
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};

@@ -1,6 +1,7 @@
 //! The library as the C tests link it.
 //!
-//! `cargo test` builds examples, but no library that Rust cannot link. So this example is `src/lib.rs` once more.
+//! `cargo test` builds examples, but no library that Rust cannot link. So this example is
+//! `src/lib.rs` once more.
 #![allow(
     dead_code,
     missing_docs,

@@ -30,7 +30,8 @@ pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Er
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
 }
 
-/// Gives what `make` returns to the caller, who frees it with [`free`]. `*place` is NULL after an error.
+/// Gives what `make` returns to the caller, who frees it with [`free`]. `*place` is NULL after an
+/// error.
 ///
 /// # Safety
 /// `place` is NULL or can be written to.

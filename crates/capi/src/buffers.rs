@@ -2,7 +2,8 @@
 
 use std::ffi::c_char;
 
-/// A text of the library: UTF-8 with a NUL behind it, which `length` does not count. Free it with latent_string_free.
+/// A text of the library: UTF-8 with a NUL behind it, which `length` does not count. Free it with
+/// latent_string_free.
 #[repr(C)]
 pub struct latent_string {
     /// The bytes.

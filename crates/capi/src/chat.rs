@@ -39,9 +39,11 @@ fn json(name: &str, text: &str) -> Result<Value, Error> {
         .map_err(|problem| Error::argument(format!("{name} is not JSON: {problem}")))
 }
 
-/// Renders a conversation by the model's chat template. `messages` is JSON: `[{"role": "user", "content": "Hello"}]`. `variables` is a JSON object of
-/// further variables of the template (`enable_thinking`), among them `tools` and `add_generation_prompt`; NULL and 0 for none. The text goes to
-/// `text`, the tokens to `tokens`; either may be NULL. What messages say makes no control tokens.
+/// Renders a conversation by the model's chat template. `messages` is JSON: `[{"role": "user",
+/// "content": "Hello"}]`. `variables` is a JSON object of further variables of the template
+/// (`enable_thinking`), among them `tools` and `add_generation_prompt`; NULL and 0 for none. The
+/// text goes to `text`, the tokens to `tokens`; either may be NULL. What messages say makes no
+/// control tokens.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_render_chat(
     model: *const latent_model,

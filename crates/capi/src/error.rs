@@ -1,7 +1,8 @@
 //! Errors: a code that is returned, and an object with a message by way of an out-parameter.
 //!
-//! An out-parameter rather than a message of the thread: what runs on many threads for one caller (coroutines, goroutines, other languages'
-//! schedulers) finds the message of its own call, and nothing has to be copied before the next one.
+//! An out-parameter rather than a message of the thread: what runs on many threads for one caller
+//! (coroutines, goroutines, other languages' schedulers) finds the message of its own call, and
+//! nothing has to be copied before the next one.
 
 use latent::{Error, ErrorKind, LoadOptions};
 use std::ffi::{CString, c_char};
@@ -77,7 +78,8 @@ pub unsafe extern "C" fn latent_error_status(error: *const latent_error) -> late
     unsafe { error.as_ref() }.map_or(LATENT_OK, |error| error.status)
 }
 
-/// The message of an error: what, where, the value, and what can be done; UTF-8. It lives as long as the error. An empty text for NULL.
+/// The message of an error: what, where, the value, and what can be done; UTF-8. It lives as long
+/// as the error. An empty text for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_error_message(error: *const latent_error) -> *const c_char {
     // SAFETY: the caller gives NULL or an error of this library that was not freed

@@ -36,8 +36,8 @@ pub struct latent_event {
     pub total: u64,
 }
 
-/// Hears of an answer, on the thread that asked for it. It returns whether to go on; on false the answer ends. It must return: no exception and no
-/// longjmp may leave it.
+/// Hears of an answer, on the thread that asked for it. It returns whether to go on; on false the
+/// answer ends. It must return: no exception and no longjmp may leave it.
 pub type latent_callback =
     Option<unsafe extern "C" fn(user_data: *mut c_void, event: *const latent_event) -> bool>;
 

@@ -10,7 +10,8 @@ use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{Input, Packed, Shape};
 use std::ffi::{c_char, c_void};
 
-/// Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same time: they take turns.
+/// Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same
+/// time: they take turns.
 pub struct latent_gemm(GemmHandle);
 
 /// Types of inputs.
@@ -25,7 +26,8 @@ pub enum latent_input_type {
     LATENT_INPUT_BF16 = 2,
 }
 
-/// What is forced of a product. Zeros leave everything to its shape: `latent_gemm_options options = {sizeof options};`
+/// What is forced of a product. Zeros leave everything to its shape: `latent_gemm_options options =
+/// {sizeof options};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_gemm_options {
@@ -74,7 +76,8 @@ impl latent_gemm_options {
     }
 }
 
-/// Starts threads for products; 0: one for each core that affinity and cgroup quotas leave to this process. Free them with latent_gemm_free.
+/// Starts threads for products; 0: one for each core that affinity and cgroup quotas leave to this
+/// process. Free them with latent_gemm_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_new(
     threads: u32,
@@ -99,8 +102,9 @@ pub unsafe extern "C" fn latent_gemm_free(gemm: *mut latent_gemm) {
     unsafe { border::free(gemm) }
 }
 
-/// Packs a dense weight `[k, n]`, row-major: `quant_type` is one of latent_quant_type. `words` gets `[k / 8, n]`: eight codes along K, the first in the lowest
-/// bits; `scales` `[k / group, n]` of f16, and for LATENT_INT4 `zeros` `[k / group, n]`, which is NULL otherwise.
+/// Packs a dense weight `[k, n]`, row-major: `quant_type` is one of latent_quant_type. `words` gets
+/// `[k / 8, n]`: eight codes along K, the first in the lowest bits; `scales` `[k / group, n]` of
+/// f16, and for LATENT_INT4 `zeros` `[k / group, n]`, which is NULL otherwise.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_pack(
     quant_type: i32,

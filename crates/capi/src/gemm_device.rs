@@ -10,7 +10,8 @@ use latent::Error;
 use latent_marlin::{DeviceArray, GemmDevice, ResidentWeight};
 use std::ffi::{c_char, c_void};
 
-/// A GPU for products with 4-bit weights. Threads of the caller may use it, its weights and its arrays at the same time.
+/// A GPU for products with 4-bit weights. Threads of the caller may use it, its weights and its
+/// arrays at the same time.
 pub struct latent_gemm_device(GemmDevice);
 
 /// A weight in the memory of a GPU.
@@ -19,7 +20,8 @@ pub struct latent_device_weight(ResidentWeight);
 /// Rows of numbers in the memory of a GPU: inputs, results of products and inputs of further ones.
 pub struct latent_device_array(DeviceArray);
 
-/// Opens a GPU: "gpu" (the first), "gpu:N", or "auto" (the first that is hardware). Free it with latent_gemm_device_free; its weights and arrays keep it open.
+/// Opens a GPU: "gpu" (the first), "gpu:N", or "auto" (the first that is hardware). Free it with
+/// latent_gemm_device_free; its weights and arrays keep it open.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_device_open(
     name: *const c_char,
@@ -49,8 +51,8 @@ pub unsafe extern "C" fn latent_gemm_device_free(device: *mut latent_gemm_device
     unsafe { border::free(device) }
 }
 
-/// Sends a weight to a GPU. `order` is NULL, or names for each of the weight's k rows the input that it is multiplied with (checkpoints in act-order).
-/// Free it with latent_device_weight_free.
+/// Sends a weight to a GPU. `order` is NULL, or names for each of the weight's k rows the input
+/// that it is multiplied with (checkpoints in act-order). Free it with latent_device_weight_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_weight_new(
     device: *const latent_gemm_device,
@@ -84,7 +86,8 @@ pub unsafe extern "C" fn latent_device_weight_free(resident: *mut latent_device_
     unsafe { border::free(resident) }
 }
 
-/// Sends `rows` rows of `columns` numbers, whose type is one of latent_input_type, to a GPU. Free them with latent_device_array_free.
+/// Sends `rows` rows of `columns` numbers, whose type is one of latent_input_type, to a GPU. Free
+/// them with latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_new(
     device: *const latent_gemm_device,
@@ -151,8 +154,9 @@ pub unsafe extern "C" fn latent_device_array_read(
     }
 }
 
-/// y = x · W + bias on a GPU, where the result stays: `bias` is NULL or one row of n numbers, `options` may be NULL (`isa` and `activations` are those of the
-/// CPU). Free `y` with latent_device_array_free.
+/// y = x · W + bias on a GPU, where the result stays: `bias` is NULL or one row of n numbers,
+/// `options` may be NULL (`isa` and `activations` are those of the CPU). Free `y` with
+/// latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_multiply(
     resident: *const latent_device_weight,
@@ -178,7 +182,8 @@ pub unsafe extern "C" fn latent_device_multiply(
     }
 }
 
-/// Decodes a weight on a GPU into `[k, n]` floats, which stay there. Free them with latent_device_array_free.
+/// Decodes a weight on a GPU into `[k, n]` floats, which stay there. Free them with
+/// latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_dequantize(
     resident: *const latent_device_weight,

@@ -121,9 +121,10 @@ pub(crate) unsafe fn follow(
     generating.finish()
 }
 
-/// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be NULL; so may `answer`, and `text`, which gets the
-/// whole answer, the caller's to free. A prompt that begins like an earlier one is not computed again.
-/// If the callback ends the answer, the call succeeds with the reason LATENT_STOP_CALLER.
+/// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be
+/// NULL; so may `answer`, and `text`, which gets the whole answer, the caller's to free. A prompt
+/// that begins like an earlier one is not computed again. If the callback ends the answer, the call
+/// succeeds with the reason LATENT_STOP_CALLER.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_generate(
     model: *const latent_model,

@@ -19,7 +19,8 @@ pub struct latent_logit_bias {
     pub bias: f32,
 }
 
-/// How an answer is generated. Fill it with latent_generate_options_init, and then change what you like.
+/// How an answer is generated. Fill it with latent_generate_options_init, and then change what you
+/// like.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_generate_options {
@@ -65,7 +66,8 @@ pub struct latent_generate_options {
     pub logit_bias: *const latent_logit_bias,
     /// How many there are.
     pub logit_bias_count: usize,
-    /// A scale for each LoRA adapter of the model, in the order in which they were loaded; NULL: the scales that they were loaded with.
+    /// A scale for each LoRA adapter of the model, in the order in which they were loaded; NULL:
+    /// the scales that they were loaded with.
     pub lora_scales: *const f32,
     /// How many there are.
     pub lora_scales_count: usize,
@@ -166,7 +168,8 @@ fn count(name: &str, value: i64) -> Result<Option<usize>, Error> {
     }
 }
 
-/// Fills options with what the model recommends, else Latent's own, and a fresh seed. `size` is sizeof(latent_generate_options).
+/// Fills options with what the model recommends, else Latent's own, and a fresh seed. `size` is
+/// sizeof(latent_generate_options).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_generate_options_init(
     model: *const latent_model,

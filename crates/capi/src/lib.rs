@@ -1,9 +1,11 @@
-//! Latent for C. The interface is described in docs/c.md and in `include/latent.h`, which cbindgen writes from these files.
+//! Latent for C. The interface is described in docs/c.md and in `include/latent.h`, which cbindgen
+//! writes from these files.
 //!
 //! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
 //! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
 //! * `sized.rs`: structs that may grow; `load_options.rs`, `generate_options.rs`: those of options.
-//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`, `gemm_device.rs`, `weight.rs`: products with 4-bit weights.
+//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`,
+//!   `gemm_device.rs`, `weight.rs`: products with 4-bit weights.
 #![deny(missing_docs)]
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(

@@ -17,7 +17,8 @@ pub struct latent_lora {
     pub scale: f32,
 }
 
-/// How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof options};`
+/// How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof
+/// options};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_load_options {
@@ -43,7 +44,8 @@ pub struct latent_load_options {
     pub isa: *const c_char,
     /// Not 0: load a model even when memory seems too small.
     pub force: u32,
-    /// Attention of models with an indexer to selected tokens alone: "on", or "off" for attention to all; NULL: on.
+    /// Attention of models with an indexer to selected tokens alone: "on", or "off" for attention
+    /// to all; NULL: on.
     pub sparse_attention: *const c_char,
     /// LoRA adapters, which are not merged into the weights.
     pub lora: *const latent_lora,

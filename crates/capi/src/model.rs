@@ -12,8 +12,9 @@ use std::path::Path;
 /// A loaded model. Any threads may use it at the same time: their answers share its steps.
 pub struct latent_model(pub(crate) Model);
 
-/// Loads the model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed file; NULL: the demo model that is built in.
-/// `options` may be NULL. The model is the caller's, who gives it back with latent_model_free.
+/// Loads the model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed
+/// file; NULL: the demo model that is built in. `options` may be NULL. The model is the caller's,
+/// who gives it back with latent_model_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_load(
     path: *const c_char,
@@ -49,7 +50,8 @@ pub unsafe extern "C" fn latent_model_free(model: *mut latent_model) {
     unsafe { border::free(model) }
 }
 
-/// What was loaded, and how it runs: a JSON object with name, file, architecture, parameters, context, vocab_size, threads, warnings and more.
+/// What was loaded, and how it runs: a JSON object with name, file, architecture, parameters,
+/// context, vocab_size, threads, warnings and more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_describe(
     model: *const latent_model,

@@ -1,9 +1,11 @@
-//! Structs that may grow: they begin with their size, so that a program and a library of different ages understand each other.
+//! Structs that may grow: they begin with their size, so that a program and a library of different
+//! ages understand each other.
 
 use crate::border::null;
 use latent::Error;
 
-/// A struct of C that begins with `size: usize`, whose fields may hold any bytes, zeros among them, and whose later versions are longer.
+/// A struct of C that begins with `size: usize`, whose fields may hold any bytes, zeros among them,
+/// and whose later versions are longer.
 ///
 /// # Safety
 /// That is so.
@@ -12,7 +14,8 @@ pub(crate) unsafe trait SizedStruct: Copy {
     const NAME: &str;
 }
 
-/// Reads a struct of a caller that may be older or newer; none for NULL. What an older one lacks is as in `default`.
+/// Reads a struct of a caller that may be older or newer; none for NULL. What an older one lacks is
+/// as in `default`.
 ///
 /// # Errors
 /// A size that is none; a newer one with fields set that this library does not know.
@@ -42,7 +45,8 @@ pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result
     Ok(Some(value))
 }
 
-/// Writes a struct to a caller that may be older or newer: as much of it as there is room for. `given` says in its size how much that is.
+/// Writes a struct to a caller that may be older or newer: as much of it as there is room for.
+/// `given` says in its size how much that is.
 ///
 /// # Safety
 /// As for [`read`], and the bytes can be written to.

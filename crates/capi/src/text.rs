@@ -6,8 +6,9 @@ use crate::error::{latent_error, latent_status};
 use crate::model::latent_model;
 use std::ffi::c_char;
 
-/// The tokens of `length` bytes of UTF-8. With `add_special` those that begin (and end) a prompt are added; with `parse_special` names of control
-/// tokens in the text become those tokens, which is not for text that others have written.
+/// The tokens of `length` bytes of UTF-8. With `add_special` those that begin (and end) a prompt
+/// are added; with `parse_special` names of control tokens in the text become those tokens, which
+/// is not for text that others have written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_tokenize(
     model: *const latent_model,

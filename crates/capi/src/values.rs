@@ -6,8 +6,8 @@ use crate::model::latent_model;
 use latent::Error;
 use std::ffi::c_char;
 
-/// The logits after the last of `count` tokens, or with `all` after each of them, into `logits`, which holds `logits_count` elements:
-/// latent_model_vocab_size, or `count` times that.
+/// The logits after the last of `count` tokens, or with `all` after each of them, into `logits`,
+/// which holds `logits_count` elements: latent_model_vocab_size, or `count` times that.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_logits(
     model: *const latent_model,
@@ -34,8 +34,8 @@ pub unsafe extern "C" fn latent_logits(
     }
 }
 
-/// The embedding of `length` bytes of UTF-8, of length 1: the mean of the last hidden states, into `values`, which holds `values_count` elements:
-/// latent_model_hidden_size.
+/// The embedding of `length` bytes of UTF-8, of length 1: the mean of the last hidden states, into
+/// `values`, which holds `values_count` elements: latent_model_hidden_size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_embed(
     model: *const latent_model,

@@ -2,8 +2,8 @@
 
 use std::ffi::{CStr, c_char};
 
-/// The interface that this header describes. Functions, fields at the end of structs that begin with `size`, and codes are added without a new
-/// number; what changes or goes away brings one.
+/// The interface that this header describes. Functions, fields at the end of structs that begin
+/// with `size`, and codes are added without a new number; what changes or goes away brings one.
 pub const LATENT_ABI_VERSION: u32 = 1;
 
 /// The interface that the library has: compare it with LATENT_ABI_VERSION.

@@ -46,7 +46,8 @@ pub enum latent_scale_type {
     LATENT_SCALES_E4M3 = 2,
 }
 
-/// A weight `[k, n]` of 4-bit codes with a scale per group along K. Zeros are right for what it does not have: `latent_weight weight = {sizeof weight};`
+/// A weight `[k, n]` of 4-bit codes with a scale per group along K. Zeros are right for what it
+/// does not have: `latent_weight weight = {sizeof weight};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_weight {

@@ -1,4 +1,5 @@
-//! `include/latent.h` is what cbindgen makes of the sources. `UPDATE_HEADER=1` in the environment writes it anew.
+//! `include/latent.h` is what cbindgen makes of the sources. `UPDATE_HEADER=1` in the environment
+//! writes it anew.
 #![allow(missing_docs, reason = "tests")]
 
 use std::path::Path;

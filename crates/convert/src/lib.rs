@@ -2,8 +2,8 @@
 //!
 //! * [`to_gguf`] writes keys, names, tokenizer and template as llama.cpp's converter does. FP8 is
 //!   dequantized, and MTP layers are kept.
-//! * [`to_folder`] writes config.json, tokenizer and safetensors for transformers. Quantized tensors
-//!   are dequantized.
+//! * [`to_folder`] writes config.json, tokenizer and safetensors for transformers. Quantized
+//!   tensors are dequantized.
 //! * [`small_files`] writes that folder without its tensors.
 //! * [`quantize`] writes GGUF files in other types.
 //! * [`FolderWeights`] presents a folder's weights as those of a GGUF file, for which [`quantize`]

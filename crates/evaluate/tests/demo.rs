@@ -53,7 +53,8 @@ fn chunks(demo: &EvaluatedDemo, count: usize) -> TokenChunks {
     TokenChunks::cut(tokens, CONTEXT, Some(count)).unwrap()
 }
 
-/// What llama-perplexity -c 512 prints after 1, 2, 4 and 8 chunks of the same text (llama-cpp-python 0.3.36, AVX-512).
+/// What llama-perplexity -c 512 prints after 1, 2, 4 and 8 chunks of the same text
+/// (llama-cpp-python 0.3.36, AVX-512).
 const PEER: [(usize, f64); 4] = [(1, 1.9662), (2, 2.1720), (4, 2.0805), (8, 1.9722)];
 
 #[test]

@@ -45,8 +45,9 @@ impl FileBytes {
         if metadata.len() == 0 {
             return Err(FormatError::NotAModel { path: path.to_owned(), what: EMPTY.into() });
         }
-        // SAFETY: the map is read only. Should another process shrink the file, reading a vanished page raises SIGBUS, which
-        // ends the process; changed contents can only change values, since all ranges were checked and are kept apart.
+        // SAFETY: the map is read only. Should another process shrink the file, reading a vanished
+        // page raises SIGBUS, which ends the process; changed contents can only change values,
+        // since all ranges were checked and are kept apart.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         sigbus::watch(path, map.as_ptr() as usize, map.len());
         Ok(FileBytes::Map(MappedFile { map, file, in_use: OpenFileGuard::new(&metadata) }))

@@ -97,8 +97,8 @@ mod handler {
     }
 
     fn set_handler() {
-        // SAFETY: sigaction with a handler of the SA_SIGINFO kind, fully initialized; the handler only makes async-signal-safe calls, and reads
-        // static tables of atomics.
+        // SAFETY: sigaction with a handler of the SA_SIGINFO kind, fully initialized; the handler
+        // only makes async-signal-safe calls, and reads static tables of atomics.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
@@ -119,8 +119,9 @@ mod handler {
             let len = entry.len.load(Ordering::SeqCst);
             if start != 0 && start != usize::MAX && address >= start && address - start < len {
                 let len = entry.message_len.load(Ordering::SeqCst);
-                // SAFETY: write, unlink and _exit are async-signal-safe; the message is static memory of at least this length, and no
-                // thread rewrites it, since the map that faulted still exists. A name in the table is static memory that ends in a zero,
+                // SAFETY: write, unlink and _exit are async-signal-safe; the message is static
+                // memory of at least this length, and no thread rewrites it, since the map that
+                // faulted still exists. A name in the table is static memory that ends in a zero,
                 // whatever is written over it meanwhile.
                 unsafe {
                     libc::write(2, entry.message.as_ptr().cast(), len);
@@ -133,8 +134,9 @@ mod handler {
         }
         // The address is in no watched map, so the fault is not ours.
         let previous = PREVIOUS.load(Ordering::SeqCst);
-        // SAFETY: a handler stored by sigaction is called as the system would call it (one of the older kind ignores all but the first
-        // argument); otherwise the default is restored, and the signal, raised again, ends the process.
+        // SAFETY: a handler stored by sigaction is called as the system would call it (one of the
+        // older kind ignores all but the first argument); otherwise the default is restored, and
+        // the signal, raised again, ends the process.
         unsafe {
             if previous == libc::SIG_DFL || previous == libc::SIG_IGN {
                 libc::signal(libc::SIGBUS, libc::SIG_DFL);

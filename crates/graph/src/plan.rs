@@ -1,4 +1,5 @@
-//! The plan: the IR after all passes, scheduled into phases, with kernels selected and buffers placed.
+//! The plan: the IR after all passes, scheduled into phases, with kernels selected and buffers
+//! placed.
 
 use crate::circuit::TensorIndex;
 use crate::config::ModelConfig;

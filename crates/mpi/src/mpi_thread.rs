@@ -272,8 +272,8 @@ impl MpiThread<'_> {
         if now - liveness.sent >= HEARTBEAT {
             liveness.sent = now;
             liveness.drop_sent();
-            // A receiver that has not taken the last heartbeat gets no other one. Requests would pile
-            // up for a stopped rank.
+            // A receiver that has not taken the last heartbeat gets no other one. Requests would
+            // pile up for a stopped rank.
             let mut not_to: Vec<usize> = liveness.saying.iter().map(|(to, _)| *to).collect();
             if ending {
                 // Ranks that have ended do not receive any more.

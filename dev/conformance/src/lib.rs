@@ -3,8 +3,8 @@
 //!
 //! * [`cases`], [`real_sizes`]: the table, with odd sizes for tests and sizes of real models for
 //!   measurements.
-//! * [`test`](test()): runs cases on every kernel of a [`CaseBackend`] and compares the results with
-//!   sums in f64, and kernels with each other.
+//! * [`test`](test()): runs cases on every kernel of a [`CaseBackend`] and compares the results
+//!   with sums in f64, and kernels with each other.
 //! * [`perf`](perf()): bytes and operations per second at real sizes, compared with the machine's
 //!   limits. [`support`](support()) lists the kernels that run here.
 //! * [`count`](count()): counts kernel calls, for devices that cannot be timed.

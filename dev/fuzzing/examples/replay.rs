@@ -1,4 +1,5 @@
-//! Runs a target on files, without cargo-fuzz: `cargo run --release -p latent-fuzz-targets --example replay TARGET FILE…`
+//! Runs a target on files, without cargo-fuzz: `cargo run --release -p latent-fuzz-targets
+//! --example replay TARGET FILE…`
 //!
 //! Prints a line per file: milliseconds, and the peak memory of the process so far.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its answers")]

@@ -29,8 +29,8 @@ pub(crate) fn run_bounded<T>(work: impl FnOnce() -> T) -> T {
     let before = if memory { reset_peak() } else { None };
     let (cpu, start) = (cpu_time(), Instant::now());
     let result = work();
-    // The clock counts the whole process, so tests that run in parallel add to it. Capping it at the
-    // elapsed time keeps a short input below the bound, whatever the other tests do.
+    // The clock counts the whole process, so tests that run in parallel add to it. Capping it at
+    // the elapsed time keeps a short input below the bound, whatever the other tests do.
     let cpu = cpu_time().map_or(start.elapsed(), |now| (now - cpu.unwrap_or_default()).min(start.elapsed()));
     assert!(cpu <= MAX_CPU * SLOWER, "{:.1} s of CPU time, more than {MAX_CPU:?}", cpu.as_secs_f64());
     if let (Some(before), Some(peak)) = (before, status("VmHWM:")) {

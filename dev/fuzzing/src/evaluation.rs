@@ -1,4 +1,5 @@
-//! Files that `latent eval` reads: logits files, multiple choice, questions, and results for a page.
+//! Files that `latent eval` reads: logits files, multiple choice, questions, and results for a
+//! page.
 
 use latent_evaluate::{ChoiceQuestion, Evaluation, LogitsReader, Question, report};
 use std::io::Write;

@@ -1,5 +1,5 @@
-//! Compares the search for control and user-defined tokens in a text with one that tries every token
-//! at every position.
+//! Compares the search for control and user-defined tokens in a text with one that tries every
+//! token at every position.
 
 use crate::source::FuzzSource;
 use crate::tokenizer_json::all_options;

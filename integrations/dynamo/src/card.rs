@@ -11,10 +11,12 @@ use latent_formats::{Checkpoint, CheckpointSource};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The folder that the options name, else the model's own, else one that is made from the model's file.
+/// The folder that the options name, else the model's own, else one that is made from the model's
+/// file.
 ///
 /// # Errors
-/// A model without a tokenizer that can be written as tokenizer.json, or files that cannot be read or written.
+/// A model without a tokenizer that can be written as tokenizer.json, or files that cannot be read
+/// or written.
 pub fn card(options: &Options) -> Result<PathBuf> {
     if let Some(folder) = &options.model_files {
         return existing(folder);

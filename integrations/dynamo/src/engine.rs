@@ -80,7 +80,8 @@ impl LatentEngine {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until all answers have been read to their ends: Dynamo cuts the connections once this worker is cleaned up.
+    /// Waits until all answers have been read to their ends: Dynamo cuts the connections once this
+    /// worker is cleaned up.
     async fn sent(&self, end: Instant) {
         while !self.requests.is_empty() && Instant::now() < end {
             tokio::time::sleep(LOOK).await;

@@ -1,4 +1,5 @@
-//! Dynamo's errors: their kind decides whether the frontend tells the client or asks another worker.
+//! Dynamo's errors: their kind decides whether the frontend tells the client or asks another
+//! worker.
 
 use dynamo_backend_common::{BackendError, DynamoError, ErrorType};
 use latent_engine::scheduler::{JobError, Refusal};

@@ -8,7 +8,8 @@ use latent_text::Tokenizer;
 use serde_json::Value;
 use std::sync::OnceLock;
 
-/// Compiles constraints; made when the first is needed, since that takes as long as loading a tokenizer.
+/// Compiles constraints; made when the first is needed, since that takes as long as loading a
+/// tokenizer.
 #[derive(Default)]
 pub(crate) struct Guide(OnceLock<Result<Grammars, GrammarError>>);
 
@@ -51,7 +52,8 @@ pub(crate) fn source(options: &GuidedDecodingOptions) -> Result<Option<GrammarSo
     })
 }
 
-/// A schema, which may come as text. One that only asks for an object is what `json_object` becomes in the frontend.
+/// A schema, which may come as text. One that only asks for an object is what `json_object` becomes
+/// in the frontend.
 fn json(schema: &Value) -> Result<GrammarSource, DynamoError> {
     let schema = match schema {
         Value::String(text) => serde_json::from_str(text)

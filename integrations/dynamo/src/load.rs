@@ -12,7 +12,8 @@ use latent_graph::ModelConfig;
 use latent_text::Tokenizer;
 use std::sync::Arc;
 
-/// Longest default of a request's context: a cache of several of the model's own limit would seldom fit.
+/// Longest default of a request's context: a cache of several of the model's own limit would seldom
+/// fit.
 const DEFAULT_CONTEXT: usize = 32_768;
 
 /// Default number of contexts in the KV cache, memory permitting.

@@ -17,11 +17,13 @@ pub struct Options {
     #[arg(long, env = "LATENT_ALIAS", value_name = "NAME")]
     pub served_model_name: Option<String>,
 
-    /// A folder with config.json, tokenizer.json and tokenizer_config.json for the frontend, in place of what the model's own file says
+    /// A folder with config.json, tokenizer.json and tokenizer_config.json for the frontend, in
+    /// place of what the model's own file says
     #[arg(long, value_name = "FOLDER")]
     pub model_files: Option<PathBuf>,
 
-    /// Where such a folder is made for a GGUF file; the same on all hosts [default: latent/cards in the user's cache]
+    /// Where such a folder is made for a GGUF file; the same on all hosts [default: latent/cards in
+    /// the user's cache]
     #[arg(long, env = "LATENT_CARDS", value_name = "FOLDER", conflicts_with = "model_files")]
     pub cards: Option<PathBuf>,
 
@@ -29,7 +31,8 @@ pub struct Options {
     #[arg(short, long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub ctx_size: Option<u32>,
 
-    /// Tokens that the KV cache holds, all requests and cached prefixes together [default: four contexts, where memory allows]
+    /// Tokens that the KV cache holds, all requests and cached prefixes together [default: four
+    /// contexts, where memory allows]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub cache_tokens: Option<u32>,
 
@@ -69,7 +72,8 @@ impl Options {
         self.served_model_name.clone().or_else(stem).unwrap_or_else(|| "model".into())
     }
 
-    /// What Dynamo is told of this worker; `files` is the folder from which the frontend has tokenizer and chat template.
+    /// What Dynamo is told of this worker; `files` is the folder from which the frontend has
+    /// tokenizer and chat template.
     pub fn worker(&self, common: CommonArgs, files: &std::path::Path) -> WorkerConfig {
         WorkerConfig {
             namespace: common.namespace,

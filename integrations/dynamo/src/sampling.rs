@@ -9,7 +9,8 @@ use std::hash::BuildHasher;
 /// More tokens than any context has.
 const ALL: usize = 1 << 30;
 
-/// What the request says, else what the model recommends, else what leaves the probabilities as they are: as other workers of Dynamo do.
+/// What the request says, else what the model recommends, else what leaves the probabilities as
+/// they are: as other workers of Dynamo do.
 pub(crate) fn params(asked: &SamplingOptions, model: &RecommendedParams) -> Result<SamplingParams, DynamoError> {
     one_answer(asked)?;
     let mut params =

@@ -1,4 +1,5 @@
-//! The engine's thread: what it does for Dynamo besides running jobs. It reports to the router what is cached and how full the cache is.
+//! The engine's thread: what it does for Dynamo besides running jobs. It reports to the router what
+//! is cached and how full the cache is.
 
 use crate::handle::Handle;
 use crate::kv_events::KvEvents;
@@ -35,7 +36,8 @@ pub(crate) struct Started {
     pub(crate) worker: Worker,
     /// Hears whether the model was loaded.
     pub(crate) ready: oneshot::Receiver<Result<Ready, String>>,
-    /// Hears of a fault of the engine after that; closed without one when the thread ends as it should.
+    /// Hears of a fault of the engine after that; closed without one when the thread ends as it
+    /// should.
     pub(crate) fault: oneshot::Receiver<String>,
     pub(crate) thread: JoinHandle<()>,
 }
@@ -196,7 +198,8 @@ impl WorkerHooks for DynamoHooks {
         }
     }
 
-    /// The process ends, so that its supervisor starts another one; the frontend asks another worker meanwhile.
+    /// The process ends, so that its supervisor starts another one; the frontend asks another
+    /// worker meanwhile.
     fn faulted(&mut self, problem: &str) -> bool {
         if let Some(tell) = self.tell_fault.take() {
             let _ = tell.send(problem.to_owned());

@@ -1,4 +1,5 @@
-//! The worker by itself, on the demo model: Dynamo's own conformance tests, and what each field of a request does.
+//! The worker by itself, on the demo model: Dynamo's own conformance tests, and what each field of
+//! a request does.
 #![allow(missing_docs, reason = "tests")]
 
 use dynamo_backend_common::testing::{mock_context, run_conformance};

@@ -1,4 +1,5 @@
-//! Devices that were opened, kept from call to call: arrays and weights of one opening work together.
+//! Devices that were opened, kept from call to call: arrays and weights of one opening work
+//! together.
 
 use crate::errors::{argument, refused};
 use latent_marlin::GemmDevice;
@@ -6,7 +7,8 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// One for each adapter. The lock is taken with the GIL held and released before the GIL is, so that it is free in a child that Python forks.
+/// One for each adapter. The lock is taken with the GIL held and released before the GIL is, so
+/// that it is free in a child that Python forks.
 static DEVICES: Mutex<BTreeMap<usize, GemmDevice>> = Mutex::new(BTreeMap::new());
 
 /// The device of a name; none for the CPU.

@@ -16,7 +16,8 @@ use pyo3::types::{PyDict, PyTuple};
 
 type Array<'py> = Bound<'py, PyAny>;
 
-/// Packs a weight `[K, N]` to FP4 (E2M1): words `[K/8, N]` of eight codes along K, the lowest bits first, and f16 scales `[K/group, N]`.
+/// Packs a weight `[K, N]` to FP4 (E2M1): words `[K/8, N]` of eight codes along K, the lowest bits
+/// first, and f16 scales `[K/group, N]`.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_fp4_weights<'py>(
@@ -27,7 +28,8 @@ pub(crate) fn pack_fp4_weights<'py>(
     pack(QuantType::Fp4, w, group_size, device)
 }
 
-/// Packs a weight `[K, N]` to unsigned 4-bit integers: words, f16 scales, and zero points `[K/group, N]`; value = (code − zero point) · scale.
+/// Packs a weight `[K, N]` to unsigned 4-bit integers: words, f16 scales, and zero points
+/// `[K/group, N]`; value = (code − zero point) · scale.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_u4_weights<'py>(
@@ -38,7 +40,8 @@ pub(crate) fn pack_u4_weights<'py>(
     pack(QuantType::Int4, w, group_size, device)
 }
 
-/// Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: words and f16 scales; value = (code − 8) · scale.
+/// Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: words and f16 scales;
+/// value = (code − 8) · scale.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_u4_sym_weights<'py>(
@@ -81,7 +84,8 @@ fn pack<'py>(
     Ok(PyTuple::new(py, [words, scales])?.into_any())
 }
 
-/// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32. `packed` may be a weight on a device, which has its own scales.
+/// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32. `packed` may be a
+/// weight on a device, which has its own scales.
 #[pyfunction]
 #[pyo3(signature = (x, packed, scales = None, group_size = 32, **options))]
 pub(crate) fn quantized_linear<'py>(
@@ -105,7 +109,8 @@ pub(crate) fn quantized_linear<'py>(
     multiply(x, &weight, &keywords)
 }
 
-/// The same by tiles of the results, with K split into `parallel` slices whose partial sums are reduced in a fixed order.
+/// The same by tiles of the results, with K split into `parallel` slices whose partial sums are
+/// reduced in a fixed order.
 #[pyfunction]
 #[pyo3(signature = (x, packed, scales, group_size, parallel, **options))]
 pub(crate) fn quantized_linear_striped<'py>(

@@ -12,7 +12,8 @@ use latent_marlin::{DeviceArray, GemmDevice, Options, ResidentWeight, Shape};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// An array in the memory of a GPU: `DeviceArray(x, "gpu:0")` sends one, and a chain of layers keeps it there until `to_numpy()`.
+/// An array in the memory of a GPU: `DeviceArray(x, "gpu:0")` sends one, and a chain of layers
+/// keeps it there until `to_numpy()`.
 #[pyclass(frozen, module = "latent", name = "DeviceArray")]
 pub(crate) struct PythonDeviceArray {
     pub(crate) array: DeviceArray,
@@ -164,7 +165,8 @@ impl PythonDeviceWeight {
         Ok((plan.name, plan.slices))
     }
 
-    /// Its values `[K, N]` in float32 or float16, on the device, in the order in which rows are stored.
+    /// Its values `[K, N]` in float32 or float16, on the device, in the order in which rows are
+    /// stored.
     #[pyo3(signature = (dtype = None))]
     fn dequantize(&self, py: Python<'_>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<PythonDeviceArray> {
         self.decoded(py, dtype.map(decoded).transpose()? == Some(Decoded::F16))
@@ -213,7 +215,8 @@ fn inputs(order: &Bound<'_, PyAny>, k: usize) -> PyResult<Vec<u32>> {
     Ok(operand.read::<u32>("uint32")?.as_slice()?.to_vec())
 }
 
-/// A product on a device: inputs of its memory have results there, those of the host results in NumPy.
+/// A product on a device: inputs of its memory have results there, those of the host results in
+/// NumPy.
 pub(crate) fn multiply<'py>(
     x: &Bound<'py, PyAny>,
     weight: &ResidentWeight,

@@ -23,7 +23,8 @@ pub(crate) fn values(ty: TensorType, bytes: &[u8]) -> Result<Vec<f32>, String> {
 
 /// The values of a tensor, or of bytes of a type, as an array of f32.
 ///
-/// `data` is a tensor of a file, or bytes in whole blocks: an array of uint8, anything with a buffer, or a tensor of another library by DLPack.
+/// `data` is a tensor of a file, or bytes in whole blocks: an array of uint8, anything with a
+/// buffer, or a tensor of another library by DLPack.
 #[pyfunction]
 #[pyo3(signature = (data, r#type = None, *, shape = None))]
 pub(crate) fn decode<'py>(

@@ -48,7 +48,8 @@ struct Attack<'a> {
 /// Runs all attacks.
 ///
 /// # Errors
-/// If plain requests fail or become slower than [`FACTOR`] and [`FAST_ENOUGH`] allow, if the server ends, or if it takes more memory than allowed.
+/// If plain requests fail or become slower than [`FACTOR`] and [`FAST_ENOUGH`] allow, if the server
+/// ends, or if it takes more memory than allowed.
 pub fn run(target: &AttackTarget<'_>) -> Result<()> {
     let plain = agent()?;
     for _ in 0..20 {

@@ -59,7 +59,8 @@ struct Args {
     /// Tokens of each answer
     #[arg(long, default_value_t = 128)]
     answer: usize,
-    /// Short and long prompts and answers mixed, some with a common beginning, some given up in the middle
+    /// Short and long prompts and answers mixed, some with a common beginning, some given up in the
+    /// middle
     #[arg(long)]
     mixed: bool,
     /// Longest prompt with its answer, for --mixed

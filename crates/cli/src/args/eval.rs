@@ -66,7 +66,8 @@ pub(crate) struct PerplexityArgs {
     #[arg(long, value_name = "N", value_parser = tokens(1))]
     pub(crate) chunks: Option<usize>,
 
-    /// Write the log-probabilities of all tokens, for `latent eval kl` and llama-perplexity --kl-divergence
+    /// Write the log-probabilities of all tokens, for `latent eval kl` and llama-perplexity
+    /// --kl-divergence
     #[arg(long, value_name = "FILE")]
     pub(crate) kl_divergence_base: Option<PathBuf>,
 
@@ -114,7 +115,8 @@ pub(crate) struct KlArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ChoiceArgs {
-    /// The model, as with -m, and a file with one JSON object per line: ctx, endings (a list) and label (which is right, from 0), as HellaSwag has them
+    /// The model, as with -m, and a file with one JSON object per line: ctx, endings (a list) and
+    /// label (which is right, from 0), as HellaSwag has them
     #[arg(value_names = ["MODEL", "FILE"], required = true)]
     pub(crate) words: Vec<OsString>,
 
@@ -180,7 +182,8 @@ pub(crate) struct RetrievalArgs {
     #[arg(long, default_value_t = 4, value_name = "N", value_parser = up_to(1000))]
     pub(crate) trials: usize,
 
-    /// Hide the fact among the sentences of this text [default: among facts of the same form, which is harder]
+    /// Hide the fact among the sentences of this text [default: among facts of the same form, which
+    /// is harder]
     #[arg(long, value_name = "FILE")]
     pub(crate) haystack: Option<PathBuf>,
 

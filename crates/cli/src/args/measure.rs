@@ -170,7 +170,8 @@ pub(crate) struct KernelsPerfArgs {
     /// Words that must all occur in the name of a kernel or of its case, such as: linear q4_k m=1
     pub(crate) filter: Vec<String>,
 
-    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: the best for each case]
+    /// Only kernels of this instruction set: portable, avx2, avx512 or amx [default: the best for
+    /// each case]
     #[arg(long, value_name = "TIER")]
     pub(crate) isa: Option<Tier>,
 

@@ -37,7 +37,8 @@ pub(crate) struct MetadataArgs {
     #[arg(long, value_name = "FACTOR", allow_negative_numbers = true, value_parser = number, help_heading = DEVELOPER)]
     pub(crate) yarn_attn_factor: Option<f64>,
 
-    /// YaRN: share of the original frequency in pairs with many rotations, from 0 to 1 (-1: the model's)
+    /// YaRN: share of the original frequency in pairs with many rotations, from 0 to 1 (-1: the
+    /// model's)
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = share, help_heading = DEVELOPER)]
     pub(crate) yarn_ext_factor: Option<f64>,
 

@@ -75,7 +75,8 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and safetensors files.
+/// Run language models with Multi-head Latent Attention and Mixture of Experts from GGUF and
+/// safetensors files.
 #[derive(Debug, Parser)]
 // Examples and tables in help are laid out for 80 columns.
 #[command(name = "latent", version, styles = STYLES, max_term_width = 80, arg_required_else_help = true)]

@@ -6,8 +6,9 @@ use clap::Args;
 use latent_engine::sampling::SamplerKind;
 use std::str::FromStr;
 
-/// How tokens are sampled. A setting comes from its flag, else from the model (generation_config.json, or the keys general.sampling.* of a
-/// GGUF file), else from Latent's own defaults.
+/// How tokens are sampled. A setting comes from its flag, else from the model
+/// (generation_config.json, or the keys general.sampling.* of a GGUF file), else from Latent's own
+/// defaults.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingArgs {

@@ -243,7 +243,8 @@ fn help_fits_80_columns_and_short_help_is_short() {
 const HOSTILE: &str =
     "x\u{1b}[2J\u{1b}]0;title\u{7}\u{1b}[35m\u{9b}1m\u{202e}\u{200f}\u{2066}\u{200b}\r\nerror: forged";
 
-/// All command lines that a hostile word makes from a command and its subcommands: as a word, a flag, and the value of every flag.
+/// All command lines that a hostile word makes from a command and its subcommands: as a word, a
+/// flag, and the value of every flag.
 fn hostile_lines(command: &clap::Command, before: &[String], lines: &mut Vec<Vec<String>>) {
     let mut add = |words: &[&str]| {
         lines.push(before.iter().cloned().chain(words.iter().map(|word| (*word).to_owned())).collect());

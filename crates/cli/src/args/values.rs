@@ -1,4 +1,5 @@
-//! Commands that print or compare computed values: `latent logits`, `latent diff` and `latent dump`.
+//! Commands that print or compare computed values: `latent logits`, `latent diff` and `latent
+//! dump`.
 
 use super::limits::tokens;
 use super::model::ModelArgs;
@@ -23,7 +24,8 @@ pub(crate) struct LogitsArgs {
     #[arg(long, default_value = "last")]
     pub(crate) rows: String,
 
-    /// Print a JSON object {"vocab_size", "rows", "not_finite", "logits"}; with NaN or infinite logits, which are null, the exit code is 1
+    /// Print a JSON object {"vocab_size", "rows", "not_finite", "logits"}; with NaN or infinite
+    /// logits, which are null, the exit code is 1
     #[arg(long)]
     pub(crate) json: bool,
 

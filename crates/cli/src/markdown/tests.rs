@@ -3,7 +3,8 @@
 use super::Markdown;
 use unicode_width::UnicodeWidthChar;
 
-/// A terminal that knows what [`Markdown`] sends, and refuses everything else. A wide character takes two cells, the second of them empty.
+/// A terminal that knows what [`Markdown`] sends, and refuses everything else. A wide character
+/// takes two cells, the second of them empty.
 struct TerminalScreen {
     columns: usize,
     cells: Vec<Vec<String>>,

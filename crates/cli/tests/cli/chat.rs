@@ -314,7 +314,8 @@ fn reasoning_is_not_part_of_the_answer() {
     assert!(!stdout.trim().is_empty());
 }
 
-/// A folder of safetensors with random weights, the demo model's tokenizer, and a response template of its own.
+/// A folder of safetensors with random weights, the demo model's tokenizer, and a response template
+/// of its own.
 fn folder_with_template(template: &Value) -> (tempfile::TempDir, String) {
     let folder = tempfile::tempdir().unwrap();
     let model = folder.path().join("model");

@@ -1,4 +1,5 @@
-//! The files of deploy/ parse and name existing subcommands and flags; so do README.md and docs/hosts.md.
+//! The files of deploy/ parse and name existing subcommands and flags; so do README.md and
+//! docs/hosts.md.
 
 use crate::support::latent;
 use saphyr_parser::{Event, Parser};
@@ -164,7 +165,8 @@ fn wrong(words: &[String]) -> Option<String> {
     unknown.map(|flag| format!("latent {command} has no {flag}"))
 }
 
-/// The flags of the worker for Dynamo: its own, as its source names them, and those that all of Dynamo's workers have.
+/// The flags of the worker for Dynamo: its own, as its source names them, and those that all of
+/// Dynamo's workers have.
 fn worker_flags() -> Vec<String> {
     let source = read(&root().join("integrations/dynamo/src/options.rs"));
     let fields = source.lines().filter_map(|line| line.trim().strip_prefix("pub ")?.split_once(": "));
@@ -255,7 +257,8 @@ fn instructions(path: &Path) -> Vec<(String, String)> {
     parts.map(|(word, rest)| (word.to_owned(), rest.trim().to_owned())).collect()
 }
 
-/// What an image is built from is in the checkout, what its second stage copies is built in the first, and what it starts is in it.
+/// What an image is built from is in the checkout, what its second stage copies is built in the
+/// first, and what it starts is in it.
 #[test]
 fn images_copy_existing_files_and_start_copied_programs() {
     let version: toml::Table = read(&root().join("Cargo.toml")).parse().unwrap();

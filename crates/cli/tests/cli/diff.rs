@@ -30,7 +30,8 @@ fn refused(args: &[&str], code: i32, words: &[&str]) {
     }
 }
 
-/// The circuit of a model with MLPs that read what attention reads: the edit that docs/debugging.md makes with jq.
+/// The circuit of a model with MLPs that read what attention reads: the edit that docs/debugging.md
+/// makes with jq.
 fn miswired(folder: &Path, model: &[&str]) -> PathBuf {
     let circuit = text(&[&["graph", "circuit"], model].concat(), 0);
     let mut circuit: Value = serde_json::from_str(&circuit).unwrap();

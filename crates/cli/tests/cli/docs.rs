@@ -1,5 +1,6 @@
-//! Every command of README.md and docs/ runs, in the order of its page, in a folder with the files that the pages name. What cannot run here is listed
-//! with its reason, and a block that is neither a command nor listed fails.
+//! Every command of README.md and docs/ runs, in the order of its page, in a folder with the files
+//! that the pages name. What cannot run here is listed with its reason, and a block that is neither
+//! a command nor listed fails.
 
 use crate::support;
 use std::collections::HashSet;

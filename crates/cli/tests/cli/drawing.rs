@@ -156,8 +156,8 @@ fn wrong_words_are_explained() {
     assert!(error(&["graph", "--html", "/no/such/folder/x.html"], 1).contains("/no/such/folder/x.html"));
 }
 
-/// The drawings of the documents are what the tool draws today: one layer of DeepSeek-V3 in each formulation. With
-/// `UPDATE_DRAWINGS=1` in the environment the test writes them anew.
+/// The drawings of the documents are what the tool draws today: one layer of DeepSeek-V3 in each
+/// formulation. With `UPDATE_DRAWINGS=1` in the environment the test writes them anew.
 #[test]
 fn the_documents_show_what_is_drawn_today() {
     for formulation in ["absorbed", "naive", "separate"] {

@@ -1,4 +1,5 @@
-//! `latent graph --emit-c`: compiled with the system's compiler, under sanitizers, against the reference backend.
+//! `latent graph --emit-c`: compiled with the system's compiler, under sanitizers, against the
+//! reference backend.
 #![allow(clippy::print_stderr, reason = "a machine without a C compiler is named as skipped")]
 
 use crate::support::{demo, latent};

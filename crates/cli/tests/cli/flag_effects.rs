@@ -1,5 +1,5 @@
-//! Every flag of every command has an effect or is refused. The table has an entry for each, which says how the effect is observed; a flag without an
-//! entry fails the test.
+//! Every flag of every command has an effect or is refused. The table has an entry for each, which
+//! says how the effect is observed; a flag without an entry fails the test.
 
 use crate::support;
 use crate::support::latent;
@@ -32,7 +32,8 @@ enum Effect {
     Tested(&'static str, &'static str),
 }
 
-/// A quick call of each command: `{m}` is a tiny model, `{f}` one in F32, `{d}` the demo model, `{t}` a text.
+/// A quick call of each command: `{m}` is a tiny model, `{f}` one in F32, `{d}` the demo model,
+/// `{t}` a text.
 const BASES: &[(&str, &str)] = &[
     ("run", "-m {d} -t 1 -c 64 -n 2 -s 1"),
     ("chat", "-m {d} -t 1 -c 256 -n 2 -s 1"),
@@ -91,7 +92,8 @@ const LOAD_ALIKE: &[&str] = &[
     "eval routing",
 ];
 
-/// Flags, the commands that have them, and the effects there. The first entry of a command and a flag counts.
+/// Flags, the commands that have them, and the effects there. The first entry of a command and a
+/// flag counts.
 const TABLE: &[(&[&str], &str, Effect)] = &[
     // the model and its engine
     (

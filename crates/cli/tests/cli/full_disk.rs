@@ -1,7 +1,8 @@
-//! Commands that write files, on a file system without room: each fails with an error that names the file, and leaves nothing behind.
+//! Commands that write files, on a file system without room: each fails with an error that names
+//! the file, and leaves nothing behind.
 //!
-//! The file system is a tmpfs in a mount namespace of the test's own. Where the system grants none, the tests say so; `written.rs` has a portable
-//! form with limits on the size of files.
+//! The file system is a tmpfs in a mount namespace of the test's own. Where the system grants none,
+//! the tests say so; `written.rs` has a portable form with limits on the size of files.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, which say what they skip")]
 
 use crate::support::demo;
@@ -13,8 +14,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-/// Every command that writes a file or folder, which is to be called `{}`; behind a bar the lines of its standard input. `{m}` is the demo
-/// model, `{f}` a folder of safetensors, `{t}` a text, `{r}` a result of `latent eval`.
+/// Every command that writes a file or folder, which is to be called `{}`; behind a bar the lines
+/// of its standard input. `{m}` is the demo model, `{f}` a folder of safetensors, `{t}` a text,
+/// `{r}` a result of `latent eval`.
 const WRITERS: [&str; 22] = [
     "run -q -n 2 -m {m} --save {} Hi",
     "run -q -n 2 -m {m} --prompt-cache {} Hi",
@@ -42,7 +44,8 @@ const WRITERS: [&str; 22] = [
 
 const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../engine/tests/fixtures/plm");
 
-/// Mounts a tmpfs of one page at $0, fills it, and runs a command; what lies there at the end goes to $LISTED.
+/// Mounts a tmpfs of one page at $0, fills it, and runs a command; what lies there at the end goes
+/// to $LISTED.
 const SCRIPT: &str = r#"
 mount -t tmpfs -o "size=4k,$OPTIONS" full "$0" || exit 99
 head -c 4096 /dev/zero >"$0/filler"

@@ -1,5 +1,5 @@
-//! Commands with `--device gpu`. In a build without the GPU backend they say so; where no driver offers an adapter, a test says that it was
-//! skipped, and `REQUIRE_GPU=1` makes that an error.
+//! Commands with `--device gpu`. In a build without the GPU backend they say so; where no driver
+//! offers an adapter, a test says that it was skipped, and `REQUIRE_GPU=1` makes that an error.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
 
 use crate::support::latent;
@@ -80,7 +80,8 @@ fn kernels_of_an_adapter_are_tested_measured_and_listed() {
     assert!(text.contains("gpu_transposed") && text.contains("limits, "), "{text}");
     let perf = json(&[&perf[..], &["--json"]].concat());
     let measured = &perf["measurements"][0];
-    // the limit that allows less; which of the two that is depends on what else the machine does while they are measured
+    // the limit that allows less; which of the two that is depends on what else the machine does
+    // while they are measured
     let of = |rate: &str, limit: &str| {
         measured[rate].as_f64().unwrap() / measured["limits"][limit].as_f64().unwrap()
     };

@@ -1,5 +1,5 @@
-//! Every command with a model of which a GPU has the last layers. Built with the feature `gpu`; where no driver offers an adapter, the test says that it was
-//! skipped.
+//! Every command with a model of which a GPU has the last layers. Built with the feature `gpu`;
+//! where no driver offers an adapter, the test says that it was skipped.
 #![allow(missing_docs, clippy::print_stdout, reason = "tests, and what is skipped is named")]
 
 use crate::support::{demo, latent};

@@ -58,7 +58,8 @@ impl HubHome {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Standard error of a command that must fail with this code, in one line that begins with "error:".
+    /// Standard error of a command that must fail with this code, in one line that begins with
+    /// "error:".
     fn fails(&self, args: &[&str], code: i32) -> String {
         let output = self.run(args);
         let text = stderr(&output);

@@ -1,5 +1,5 @@
-//! One model over several processes of mpirun: bits, texts, what differs at start, ranks that die or stop. Built with the feature `mpi`;
-//! without mpirun, each test reports that it is skipped.
+//! One model over several processes of mpirun: bits, texts, what differs at start, ranks that die
+//! or stop. Built with the feature `mpi`; without mpirun, each test reports that it is skipped.
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 
 use crate::support::mpirun::{

@@ -1,5 +1,6 @@
-//! Commands over several processes of mpirun: sequences in flight, what crosses, and commands other than `run` and `serve`. Built with the feature `mpi`;
-//! without mpirun, each test reports that it is skipped.
+//! Commands over several processes of mpirun: sequences in flight, what crosses, and commands other
+//! than `run` and `serve`. Built with the feature `mpi`; without mpirun, each test reports that it
+//! is skipped.
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 
 use crate::support::mpirun::{LATENT, fixture, mpirun, ranks, stderr, stdout};

@@ -1,5 +1,6 @@
-//! `latent serve --restart`: ranks that are gone come back, with their cache on disk, and end with the process that started them. Built with the feature
-//! `mpi`; without mpirun, each test reports that it is skipped.
+//! `latent serve --restart`: ranks that are gone come back, with their cache on disk, and end with
+//! the process that started them. Built with the feature `mpi`; without mpirun, each test reports
+//! that it is skipped.
 #![allow(missing_docs, clippy::print_stderr, reason = "tests")]
 
 use crate::support::mpirun;
@@ -99,7 +100,8 @@ impl MpiServer {
         (value["choices"][0]["text"].as_str().unwrap().to_owned(), cached)
     }
 
-    /// Sends a signal to a rank, or to mpirun, while an answer is streamed; what the client still gets, and how long after.
+    /// Sends a signal to a rank, or to mpirun, while an answer is streamed; what the client still
+    /// gets, and how long after.
     fn disturb(&self, rank: Option<usize>, signal: Signal) -> (String, Duration) {
         let (mpirun, ranks) = self.processes();
         let mut stream = BufReader::new(post(&self.address, &body(1800, true)));

@@ -217,7 +217,8 @@ fn kernels_are_tested_measured_and_listed_one_by_one() {
     assert!(operations.iter().filter(linear).all(runs));
 }
 
-/// `taskset` leaves the program some CPUs, and the number of threads follows. Quotas of cgroups need rights to set.
+/// `taskset` leaves the program some CPUs, and the number of threads follows. Quotas of cgroups
+/// need rights to set.
 #[cfg(target_os = "linux")]
 #[test]
 fn threads_follow_the_cpus_that_are_left() {

@@ -4,7 +4,8 @@ use crate::support::{demo, latent};
 use serde_json::Value;
 use std::path::Path;
 
-/// The prompt's tokens of `latent run --raw --json` with these further words and this standard input.
+/// The prompt's tokens of `latent run --raw --json` with these further words and this standard
+/// input.
 fn tokens(words: &[&str], input: &[u8]) -> Value {
     let words = [&["run", "--raw", "--json", "-n", "1", "--temp", "0"], words].concat();
     let output = latent(&words).write_stdin(input).output().unwrap();
@@ -66,7 +67,8 @@ fn token_ids_run_on_a_model_without_a_tokenizer() {
     }
 }
 
-/// A folder whose tokenizer.json says `"special": false` of the names of turns, and the GGUF file that it is converted to.
+/// A folder whose tokenizer.json says `"special": false` of the names of turns, and the GGUF file
+/// that it is converted to.
 #[test]
 fn raw_text_has_the_same_tokens_in_a_folder_and_its_gguf_file() {
     let folder = tempfile::tempdir().unwrap();

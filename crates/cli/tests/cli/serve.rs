@@ -124,7 +124,8 @@ pub(crate) mod running {
     }
 
     impl ServeProcess {
-        /// Starts it with this configuration file and as many file descriptors, if that is said, and waits until it answers.
+        /// Starts it with this configuration file and as many file descriptors, if that is said,
+        /// and waits until it answers.
         pub fn start(config: &str, files: Option<usize>) -> ServeProcess {
             ServeProcess::start_with(config, files, &[("LATENT_ALIAS", "from-the-environment")])
         }

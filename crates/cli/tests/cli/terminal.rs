@@ -5,7 +5,8 @@ use crate::support::latent;
 use std::path::Path;
 use std::process::Output;
 
-/// As long as the name that `make-model tiny-dense` gives: a window's title, a cleared screen, a forged line, and a C1 control.
+/// As long as the name that `make-model tiny-dense` gives: a window's title, a cleared screen, a
+/// forged line, and a C1 control.
 const NAME: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\n\u{9b}";
 
 /// A model of that name.

@@ -1,11 +1,13 @@
-//! Files that commands write: what they refuse, what is left after a failure, and several writers at once.
+//! Files that commands write: what they refuse, what is left after a failure, and several writers
+//! at once.
 
 use crate::support::{demo, latent, program};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a folder of one.
+/// Every command that writes a file, which is to be called `{}`; the model is `{m}`, and `{f}` a
+/// folder of one.
 const WRITERS: [&str; 10] = [
     "run -q -n 2 -m {m} --save {} Hi",
     "dump --force -m {m} --tokens 1,2,3 {}",
@@ -229,7 +231,8 @@ fn saving_leaves_neighbouring_files_alone() {
     assert_eq!(names(folder.path()), ["baz.kv", "baz.part", "fox.kv", "fox.part", "model.gguf"]);
 }
 
-/// Runs `latent` with a limit on file sizes in blocks of 512 bytes (POSIX; some shells take kilobytes).
+/// Runs `latent` with a limit on file sizes in blocks of 512 bytes (POSIX; some shells take
+/// kilobytes).
 fn limited(blocks: usize, words: &[String]) -> Output {
     let program = program();
     let script = format!("ulimit -f {blocks}; exec \"$0\" \"$@\"");
@@ -340,7 +343,8 @@ fn a_dry_run_of_quantize_predicts_types_size_and_speed() {
     assert!(refused.status.code() == Some(1) && stderr(&refused).contains("--allow-requantize"));
 }
 
-/// Importances of the demo model are collected, named by their tensors, and make two-bit types possible.
+/// Importances of the demo model are collected, named by their tensors, and make two-bit types
+/// possible.
 #[test]
 fn importances_are_collected_from_a_text_and_used() {
     let (folder, model) = folder();
@@ -379,7 +383,8 @@ fn importances_are_collected_from_a_text_and_used() {
     assert!(refused.status.code() == Some(64) && stderr(&refused).contains("less than one chunk"));
 }
 
-/// Hessians and what is rounded by them do not depend on the number of threads; other files are refused.
+/// Hessians and what is rounded by them do not depend on the number of threads; other files are
+/// refused.
 #[test]
 fn hessians_are_collected_from_a_text_and_used() {
     let (folder, model) = folder();
@@ -464,7 +469,8 @@ fn types_are_chosen_for_a_kl_divergence() {
     assert_eq!(names(folder.path()), ["model.gguf", "near.gguf", "text"]);
 }
 
-/// A folder in a mix: the file of two passes, the report before it, and continuing after a full disk.
+/// A folder in a mix: the file of two passes, the report before it, and continuing after a full
+/// disk.
 #[test]
 fn a_folder_is_quantized_in_one_pass() {
     let (folder, _) = folder();

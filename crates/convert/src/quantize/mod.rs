@@ -1,7 +1,7 @@
 //! Quantization of GGUF models.
 //!
-//! * [`Assignment`]: the type of each tensor, chosen by a [`Mix`] with llama.cpp's rules per tensor,
-//!   by [`TensorPattern`]s of names, and with [`Importances`].
+//! * [`Assignment`]: the type of each tensor, chosen by a [`Mix`] with llama.cpp's rules per
+//!   tensor, by [`TensorPattern`]s of names, and with [`Importances`].
 //! * [`Hessians`]: inputs of GPTQ, which [`Assignment::use_hessians`] enables.
 //! * [`Weights`]: the source of the weights: a GGUF file here, a folder of safetensors in
 //!   [`FolderWeights`](crate::FolderWeights).

@@ -25,7 +25,8 @@ impl ModelShape {
         let kv_heads = first(metadata, &format!("{architecture}.attention.head_count_kv"))?.unwrap_or(heads);
         Ok(ModelShape {
             experts: number("expert_count")?.unwrap_or(0),
-            // MLA has one KV head in GGUF files with split `kv_b`: the ratio is the number of heads.
+            // MLA has one KV head in GGUF files with split `kv_b`: the ratio is the number of
+            // heads.
             gqa: heads.checked_div(kv_heads).unwrap_or(0),
             layers: number("block_count")?.unwrap_or(0),
             tied: !tensors.iter().any(|tensor| tensor.name == "output.weight"),

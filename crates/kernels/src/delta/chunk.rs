@@ -1,16 +1,18 @@
 //! Delta rule of one head over a chunk of rows, as products of matrices.
 //!
-//! With aᵢ = e^gᵢ and Π over the rows between two of them, a chunk of n rows that begins with state S has
+//! With aᵢ = e^gᵢ and Π over the rows between two of them, a chunk of n rows that begins with state
+//! S has
 //!
 //! * scores KKᵢⱼ = Σ_c kᵢ kⱼ Π_{j<t≤i} a_t for j < i, and QKᵢⱼ the same of qᵢ for j ≤ i;
 //! * uᵢ = βᵢ (vᵢ − (kᵢ Π_{t≤i} a_t)ᵀ S − Σ_{j<i} KKᵢⱼ uⱼ), solved row after row;
 //! * outᵢ = (qᵢ Π_{t≤i} a_t)ᵀ S + Σ_{j≤i} QKᵢⱼ uⱼ;
 //! * S ← Π_t a_t S + Σⱼ (kⱼ Π_{t>j} a_t) uⱼᵀ.
 //!
-//! Each element of a key has its own decay, so that a score is not a product of two scaled keys: e^−G of a cumulative decay G overflows.
-//! Blocks of one row, then of two, four and so on are joined in pairs. The products of decays from the start of a block to its rows, and from
-//! its rows to its end, are factors of the scores between two joined blocks. All factors are at most 1, no logarithms are subtracted, and each
-//! row and element needs one exponential.
+//! Each element of a key has its own decay, so that a score is not a product of two scaled keys:
+//! e^−G of a cumulative decay G overflows. Blocks of one row, then of two, four and so on are
+//! joined in pairs. The products of decays from the start of a block to its rows, and from its rows
+//! to its end, are factors of the scores between two joined blocks. All factors are at most 1, no
+//! logarithms are subtracted, and each row and element needs one exponential.
 #![allow(unsafe_code, reason = "generic over instruction sets: see `Simd`")]
 
 use super::{DeltaScratch, DeltaState};
@@ -24,8 +26,9 @@ use crate::tiers::{RowwiseIsa, best_isa};
 use crate::{MatrixView, MatrixViewMut};
 use latent_types::Tier;
 
-/// Maximum number of rows of a chunk. The state is read and written once per chunk, and the work within a chunk grows with its rows: of 8, 16,
-/// 32 and 64 rows of heads of 128, 16 are the fastest on Zen 5, with AVX-512 and with AVX2.
+/// Maximum number of rows of a chunk. The state is read and written once per chunk, and the work
+/// within a chunk grows with its rows: of 8, 16, 32 and 64 rows of heads of 128, 16 are the fastest
+/// on Zen 5, with AVX-512 and with AVX2.
 pub const DELTA_CHUNK: usize = 16;
 
 /// Rows that are solved together.
@@ -47,9 +50,9 @@ pub struct DeltaChunk<'a> {
     pub beta: MatrixView<'a>,
 }
 
-/// [`delta_row`](super::delta_row) for up to [`DELTA_CHUNK`] rows at once, on the best ISA up to `tier`. Sums have another order, so that
-/// results differ by rounding; they have the same bits on every ISA with fused multiply-adds. What a row gives does not depend on the rows after
-/// it.
+/// [`delta_row`](super::delta_row) for up to [`DELTA_CHUNK`] rows at once, on the best ISA up to
+/// `tier`. Sums have another order, so that results differ by rounding; they have the same bits on
+/// every ISA with fused multiply-adds. What a row gives does not depend on the rows after it.
 ///
 /// # Panics
 /// When the shapes do not fit together, or the chunk has too many rows.
@@ -273,7 +276,8 @@ impl ChunkFactors<'_> {
         }
     }
 
-    /// u, which holds what the state predicts, becomes β · (v − what state and earlier rows predict).
+    /// u, which holds what the state predicts, becomes β · (v − what state and earlier rows
+    /// predict).
     ///
     /// # Safety
     /// As for [`Simd`].
@@ -339,7 +343,8 @@ unsafe fn dots<L: Simd, const R: usize, const C: usize>(a: [&[f32]; R], b: [&[f3
     let len = a[0].len();
     assert!(a.iter().all(|a| a.len() == len) && b.iter().all(|b| b.len() == len), "rows of a product");
     let mut out = [[0.0; C]; R];
-    // SAFETY: the loads are inside the rows, which have `len` elements; the ISA by this function's contract.
+    // SAFETY: the loads are inside the rows, which have `len` elements; the ISA by this function's
+    // contract.
     unsafe {
         let mut sums = [[L::splat_f32(0.0); C]; R];
         let mut at = 0;
@@ -436,7 +441,8 @@ mod tests {
             }
         }
 
-        /// Results and the last state, in chunks of these lengths by turns: into another state and in place by turns.
+        /// Results and the last state, in chunks of these lengths by turns: into another state and
+        /// in place by turns.
         fn run(&self, isa: RowwiseIsa, lengths: &[usize]) -> (Vec<f32>, Vec<f32>) {
             let (rows, columns) = (self.beta.len(), self.columns);
             let (mut state, mut other) =

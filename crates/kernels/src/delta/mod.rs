@@ -1,7 +1,8 @@
 //! Kimi Delta Attention: short convolutions, decays, and the recurrence over the state of one head.
 //!
-//! Row-wise functions are compiled for every ISA from one body and give the same bits on each: sums over the rows of a state are taken in order,
-//! with columns side by side, so that the width of vectors does not matter. `chunk` has the recurrence over several rows as products of matrices.
+//! Row-wise functions are compiled for every ISA from one body and give the same bits on each: sums
+//! over the rows of a state are taken in order, with columns side by side, so that the width of
+//! vectors does not matter. `chunk` has the recurrence over several rows as products of matrices.
 
 mod chunk;
 
@@ -15,8 +16,9 @@ use crate::tiers::tiers;
 const L2_EPS: f64 = 1e-6;
 
 tiers! {
-/// `out = silu(Σⱼ taps[j] · inputs[j])` for each channel: a causal convolution at one row. `inputs` are the rows that it sees, the oldest
-/// first; `taps` has as many weights for each channel, one channel after the other.
+/// `out = silu(Σⱼ taps[j] · inputs[j])` for each channel: a causal convolution at one row. `inputs`
+/// are the rows that it sees, the oldest first; `taps` has as many weights for each channel, one
+/// channel after the other.
 ///
 /// # Panics
 /// When an input or the weights are shorter than the output requires.
@@ -108,7 +110,8 @@ pub fn softplus_decay(z: &[f32], bias: &[f32], rate: f32, out: &mut [f32]) {
 }
 
 tiers! {
-/// out = bound · sigmoid(rate · (z + bias)): the log decay between bound and 0. `factors` are rate and bound.
+/// out = bound · sigmoid(rate · (z + bias)): the log decay between bound and 0. `factors` are rate
+/// and bound.
 pub fn bounded_decay(z: &[f32], bias: &[f32], factors: (f32, f32), out: &mut [f32]) {
     let (rate, bound) = factors;
     for ((out, z), bias) in out.iter_mut().zip(z).zip(bias) {
@@ -159,8 +162,9 @@ pub enum DeltaState<'a> {
     InPlace(&'a mut [f32]),
 }
 
-/// One row of one head: S ← diag(e^g) S; u = β · (v − Sᵀk); S ← S + k uᵀ; out = Sᵀq, with β = sigmoid(beta). The state has a row for each
-/// element of the key, and a column for each element of the value. It is read twice, the second time from the CPU's cache, and written once.
+/// One row of one head: S ← diag(e^g) S; u = β · (v − Sᵀk); S ← S + k uᵀ; out = Sᵀq, with β =
+/// sigmoid(beta). The state has a row for each element of the key, and a column for each element of
+/// the value. It is read twice, the second time from the CPU's cache, and written once.
 ///
 /// # Panics
 /// When the lengths do not fit together.
@@ -220,8 +224,8 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
 }
 }
 
-/// one = Stateᵀ · a and other = Stateᵀ · b for columns from `first` on, `N` at a time: sums over the rows of the state, in their order.
-/// Returns the first column that is left.
+/// one = Stateᵀ · a and other = Stateᵀ · b for columns from `first` on, `N` at a time: sums over
+/// the rows of the state, in their order. Returns the first column that is left.
 #[inline(always)]
 fn read_columns<const N: usize>(
     state: &[f32],
@@ -248,8 +252,10 @@ fn read_columns<const N: usize>(
 tiers! {
 /// one = Stateᵀ · a and other = Stateᵀ · b.
 fn read_twice(state: &[f32], a: &[f32], b: &[f32], one: &mut [f32], other: &mut [f32]) {
-    // A state of 64 KiB comes from memory, and CPUs prefetch best what is read in order of addresses. Whole rows of 128 columns are read twice
-    // as fast as 32 columns of all rows and then the next 32, also on AVX2, where half of the sums are in the L1 cache and not in registers.
+    // A state of 64 KiB comes from memory, and CPUs prefetch best what is read in order of
+    // addresses. Whole rows of 128 columns are read twice as fast as 32 columns of all rows and
+    // then the next 32, also on AVX2, where half of the sums are in the L1 cache and not in
+    // registers.
     let first = read_columns::<128>(state, (a, b), 0, (one, other));
     let first = read_columns::<32>(state, (a, b), first, (one, other));
     let first = read_columns::<8>(state, (a, b), first, (one, other));

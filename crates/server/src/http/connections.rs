@@ -60,7 +60,8 @@ impl Connections {
         if self.lock().len() >= max && !self.evict() {
             return None;
         }
-        // Only the accept loop admits connections, so the table cannot fill up before the insertion.
+        // Only the accept loop admits connections, so the table cannot fill up before the
+        // insertion.
         let close = Arc::new(Notify::new());
         let entry = ConnectionEntry {
             stage: ConnectionStage::Idle,

@@ -30,7 +30,8 @@ pub(super) enum FlagOperand {
 /// What a flag means here.
 #[derive(Clone, Copy)]
 pub(super) enum FlagMeaning {
-    /// `latent serve` has the flag under the same name, the first of the row that begins with two dashes.
+    /// `latent serve` has the flag under the same name, the first of the row that begins with two
+    /// dashes.
     Own,
     /// These words, followed by the value if the flag takes one.
     Becomes(&'static str),

@@ -71,7 +71,8 @@ fn members() -> HashMap<String, BTreeSet<String>> {
     packages.collect()
 }
 
-/// Packages of others that `program`, a member of the workspace, needs to be built, those of other platforms and those that only help the build among them.
+/// Packages of others that `program`, a member of the workspace, needs to be built, those of other
+/// platforms and those that only help the build among them.
 pub fn packages(program: &str) -> BTreeSet<Package> {
     let (all, members) = (read(), members());
     let mut found = BTreeSet::new();

@@ -1,6 +1,8 @@
-//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the program is made from; so do those of the C library, the Python package and the page.
+//! The notices of third parties, which `latent licenses` prints, name exactly the packages that the
+//! program is made from; so do those of the C library, the Python package and the page.
 //!
-//! `UPDATE_LICENSES=1 cargo test --release -p latent-cli --test cli licenses` writes them anew, from what cargo knows of all platforms.
+//! `UPDATE_LICENSES=1 cargo test --release -p latent-cli --test cli licenses` writes them anew,
+//! from what cargo knows of all platforms.
 
 mod locked;
 mod notices;

@@ -107,7 +107,8 @@ fn linked_packages<'v>(
     linked
 }
 
-/// Texts that a package must come with under this licence: their order among all, what they are, the words.
+/// Texts that a package must come with under this licence: their order among all, what they are,
+/// the words.
 fn texts_of(package: &Value, licence: &'static str) -> Vec<(usize, &'static str, String)> {
     let folder = Path::new(text(package, "manifest_path")).parent().unwrap();
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();

@@ -1,6 +1,7 @@
 //! Licence expressions: which licences to take.
 
-/// Licences from the one that is taken first, since its text is shared, to those that stand in few packages.
+/// Licences from the one that is taken first, since its text is shared, to those that stand in few
+/// packages.
 const ORDER: [&str; 8] =
     ["Apache-2.0", "MIT", "Zlib", "BSL-1.0", "ISC", "BSD-2-Clause", "BSD-3-Clause", "Unicode-3.0"];
 
@@ -55,7 +56,8 @@ fn one(rest: &mut &[&str]) -> Option<Vec<usize>> {
         let inside = either(rest);
         return word(rest).filter(|end| *end == ")").and(inside);
     }
-    // a licence with an exception is another one: the plain one is listed separately where it is used
+    // a licence with an exception is another one: the plain one is listed separately where it is
+    // used
     if rest.first() == Some(&"WITH") {
         *rest = &rest[2.min(rest.len())..];
         return None;

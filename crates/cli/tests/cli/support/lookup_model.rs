@@ -1,9 +1,11 @@
-//! A model with constructed weights that looks facts up: DeepSeek-V3.2 with an indexer in two layers.
+//! A model with constructed weights that looks facts up: DeepSeek-V3.2 with an indexer in two
+//! layers.
 //!
-//! It reads "The code of the red box is 4912." and answers " 4912" to "What is the code of the red box?". In the first layer
-//! each number and each question mark attends to the two words at fixed distances before it, by the rotated parts of query
-//! and key alone. In the second the question mark attends to the number with the same two words, and the head writes that
-//! number. The indexers select by the same products, so that both kinds of attention find the fact.
+//! It reads "The code of the red box is 4912." and answers " 4912" to "What is the code of the red
+//! box?". In the first layer each number and each question mark attends to the two words at fixed
+//! distances before it, by the rotated parts of query and key alone. In the second the question
+//! mark attends to the number with the same two words, and the head writes that number. The
+//! indexers select by the same products, so that both kinds of attention find the fact.
 
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
@@ -248,7 +250,8 @@ impl Attention {
     }
 }
 
-/// Writes the model, whose rows attend to `topk` tokens. With `blind`, the second layer's indexer scores all tokens alike.
+/// Writes the model, whose rows attend to `topk` tokens. With `blind`, the second layer's indexer
+/// scores all tokens alike.
 pub fn write(folder: &Path, topk: usize, blind: bool) {
     let (tokens, merges) = vocabulary();
     let [embedding, head] = ends(&tokens);

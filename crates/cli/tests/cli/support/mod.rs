@@ -32,7 +32,8 @@ pub fn demo() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/mla-demo-Q4_K_M.gguf")
 }
 
-/// The demo model as a file of its own with further metadata, and with another chat template where one is given. The file is in the folder.
+/// The demo model as a file of its own with further metadata, and with another chat template where
+/// one is given. The file is in the folder.
 pub fn demo_with(template: Option<&str>, numbers: &[(&str, f32)]) -> (tempfile::TempDir, String) {
     const KEY: &[u8] = b"tokenizer.chat_template";
     let mut bytes = std::fs::read(demo()).unwrap();

@@ -25,7 +25,8 @@ pub enum MockAnswer {
     Stream(String),
     /// The same, but the connection stays open until the client closes it.
     Hanging(String),
-    /// These bytes, headers included, and then the others again and again, after a pause each, until the client closes the connection.
+    /// These bytes, headers included, and then the others again and again, after a pause each,
+    /// until the client closes the connection.
     Endless(String, String, Duration),
 }
 
