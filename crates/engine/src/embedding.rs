@@ -102,6 +102,7 @@ pub(crate) struct FinalNorm {
 impl FinalNorm {
     /// The hidden state of a row of the residual stream.
     fn apply<'a>(&'a self, row: &'a [f32]) -> impl Iterator<Item = f64> + 'a {
+        // In f64, like the sum of the states to which these elements are added.
         let squares: f64 = row.iter().map(|element| f64::from(*element).powi(2)).sum();
         let factor = (squares / row.len() as f64 + self.eps).sqrt().recip();
         row.iter().zip(&self.gain).map(move |(element, gain)| f64::from(*element) * factor * f64::from(*gain))

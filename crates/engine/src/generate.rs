@@ -234,6 +234,8 @@ impl Engine {
             if generation.is_finished() {
                 return Ok(());
             }
+            // Checked after the tokens were reported: the last one needs no row until the next
+            // step.
             if session.sequence.len() >= self.context() {
                 let Some(shift) = shift else {
                     generation.stop(StopReason::Context);

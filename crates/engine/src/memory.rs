@@ -127,6 +127,7 @@ fn available_in(root: &Path) -> Option<AvailableMemory> {
 }
 
 fn free_memory(meminfo: &str) -> Option<u64> {
+    // `MemAvailable` counts the page cache that can be reclaimed, unlike `MemFree`. The unit is kB.
     let line = meminfo.lines().find(|line| line.starts_with("MemAvailable:"))?;
     line.split_whitespace().nth(1)?.parse::<u64>().ok()?.checked_mul(1024)
 }
@@ -139,6 +140,7 @@ fn cgroup_left(root: &Path) -> Option<u64> {
     let number = |path: PathBuf| read(path)?.trim().parse::<u64>().ok();
     let mut left: Option<u64> = None;
     for line in membership.lines() {
+        // A line is `id:controllers:path`, and a path may contain colons.
         let mut fields = line.splitn(3, ':');
         let (Some(_), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next()) else {
             continue;

@@ -256,7 +256,7 @@ pub(crate) fn report(
 ) -> (StepProfile, PhaseIndex) {
     // `work` may also run steps of other sizes, whose plans have no steps here. They do not count.
     let total: u64 = timed.iter().filter(|t| !t.steps.is_empty()).flat_map(|t| &t.times.phases).sum();
-    // Repeated steps are averaged.
+    // Repeated steps are averaged. The steps of a prompt are parts of one run and are summed.
     let share = if repeated { 1.0 / sizes.len().max(1) as f64 } else { 1.0 };
     let mut phases: Vec<(Vec<String>, PhaseProfile, PhaseCost, &PeakRates)> = Vec::new();
     let mut index = PhaseIndex::new();

@@ -72,6 +72,7 @@ impl Engine {
         self.model.start_trace(activations, ActivationTrace::routing(activations, sequence.len(), tokens))?;
         let mut inputs = [SeqInput::tokens(sequence, tokens, LogitsRequest::All)];
         let done = self.step(&mut inputs, &mut |_, _, _| {}).and_then(|outcome| outcome.all());
+        // As in `trace`, recording ends before an error is returned.
         let trace = self.model.stop_trace().unwrap_or_default();
         done?;
         let points = activations.list().iter().enumerate();
@@ -105,6 +106,7 @@ impl Engine {
     ) -> Result<Vec<(String, InputSquares)>, EngineError> {
         self.model.start_input_squares()?;
         let done = self.run_texts(texts, progress);
+        // Collecting ends before an error is returned: later steps must not be counted.
         let sums = self.model.stop_input_squares();
         done.map(|()| sums)
     }
@@ -132,6 +134,8 @@ impl Engine {
         texts: &[&[u32]],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<(), EngineError> {
+        // The head of the MTP layer runs only over rows whose logits are wanted, and its inputs are
+        // summed over all rows.
         self.all_draft_logits = true;
         let mut done = Ok(());
         for (number, tokens) in texts.iter().enumerate() {
@@ -139,6 +143,7 @@ impl Engine {
             let chunk = self.chunk_for(tokens.len());
             let mut go_on = |_| progress(number);
             done = self.prefill(&mut sequence, tokens, chunk, LogitsRequest::All, &mut |_, _| {}, &mut go_on);
+            // Not returned here: `all_draft_logits` must be reset first.
             if done.is_err() {
                 break;
             }

@@ -35,6 +35,7 @@ impl BlockHash {
     /// The name of the block with these rows that follows the block of this name.
     fn next(self, fingerprint: u64, block: &[InputRow<'_>]) -> BlockHash {
         let mut hash = Sha256::new();
+        // The name of the parent stands for all tokens before the block: rows depend on them.
         hash.update(fingerprint.to_le_bytes());
         hash.update(self.0);
         hash_rows(&mut hash, block);
@@ -92,6 +93,8 @@ fn hash_rows(hash: &mut Sha256, block: &[InputRow<'_>]) {
                 hash.update(token.to_le_bytes());
             }
             InputRow::Embedding(elements) => {
+                // Hashed alone, every embedding adds 32 bytes whatever its width, so that the
+                // boundaries between rows are unambiguous.
                 let mut own = Sha256::new();
                 elements.iter().for_each(|element| own.update(element.to_le_bytes()));
                 hash.update([1]);

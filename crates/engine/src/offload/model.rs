@@ -94,6 +94,7 @@ impl BackendModel for OffloadedModel {
         let ModelStep { batch, kv, cancel, on_logits, on_hidden } = step;
         let store = store_of(kv)?;
         self.run_front(batch, &mut *store.front, cancel)?;
+        // The cast shortens the lifetime of the trait object, which is not coerced in an `Option`.
         let on_hidden = on_hidden.map(|hear| hear as HiddenSink<'_>);
         self.back.step(ModelStep {
             batch: &self.crossing,

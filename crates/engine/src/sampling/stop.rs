@@ -50,6 +50,8 @@ impl StopStrings {
                 return self.finish();
             }
         }
+        // A match starts with the first byte of a stop string, which begins a character. The text
+        // is therefore cut at the start of a character, and slicing cannot panic.
         let keep = self.stops.iter().map(|stop| stop.matched).max().unwrap_or(0);
         let certain = self.held.len() - keep;
         let text = self.held[self.shown..certain].to_owned();
@@ -77,6 +79,8 @@ impl StopPattern {
         let mut shorter = vec![0; text.len()].into_boxed_slice();
         let mut matched = 0;
         for at in 1..text.len() {
+            // Invariant: the first `matched` bytes are the longest proper prefix that is also a
+            // suffix of the first `at` bytes.
             shorter[at] = matched;
             while matched > 0 && text[at] != text[matched] {
                 matched = shorter[matched];

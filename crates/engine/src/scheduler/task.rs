@@ -68,6 +68,8 @@ pub(super) struct ScheduledJob {
 impl ScheduledJob {
     /// The order of running jobs. If blocks run out, the job with the largest rank is preempted.
     pub(super) fn rank(&self) -> (Reverse<i32>, JobId) {
+        // Ids ascend with submission, so that of equal priorities the newest job is preempted
+        // first.
         (Reverse(self.priority), self.id)
     }
 

@@ -88,6 +88,8 @@ pub(super) fn checksum(bytes: &[u8]) -> u64 {
     // wait for each product.
     let mut sums =
         [0xcbf2_9ce4_8422_2325u64, 0x9e37_79b9_7f4a_7c15, 0xc2b2_ae3d_27d4_eb4f, 0x1656_67b1_9e37_79f9];
+    // Each of these operations is a bijection of the sum, since `PRIME` is odd. A change of one
+    // word therefore always changes the result.
     let mix = |sum: u64, word: u64| (sum ^ word).wrapping_mul(PRIME).rotate_left(23);
     let words = bytes.chunks_exact(8);
     let mut rest = [0; 8];
@@ -193,6 +195,8 @@ impl Header {
             }
             let (drafted, states) = (input.u32()? as usize, input.u32()? as usize);
             let (bytes, sum) = (input.index()?, input.u64()?);
+            // No capacity is reserved: the number of states may be wrong. The loop ends with the
+            // header's bytes at the latest.
             let mut positions = Vec::new();
             for _ in 0..states {
                 let position = input.index()?;
