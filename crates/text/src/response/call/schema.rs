@@ -20,6 +20,20 @@ pub(crate) enum ParameterType {
 /// Maximum nesting of references and unions. A schema may refer to itself.
 const MAX_DEPTH: usize = 8;
 
+/// Maximum number of schemas that are read for one parameter. Without it, 64 choices that refer to
+/// a schema of 64 such choices are 64⁴ schemas within [`MAX_DEPTH`]: seconds of CPU time.
+const MAX_PARAMETER_SCHEMAS: usize = 256;
+
+/// Maximum number of choices, type names and values that are read of one schema.
+const MAX_CHOICES: usize = 64;
+
+/// Maximum bytes of a reference. Each use of a longer one would copy it.
+const MAX_REFERENCE: usize = 1024;
+
+/// Maximum number of schemas that are read for all tools of a request. Parameters after the limit
+/// have no declared type.
+const MAX_SCHEMAS: usize = 1 << 16;
+
 /// The types that tools declare for their parameters.
 #[derive(Debug, Default)]
 pub(crate) struct ToolTypes {
@@ -31,13 +45,21 @@ impl ToolTypes {
     /// Anthropic's API), or such objects in `function`.
     pub fn new(tools: &Value) -> ToolTypes {
         let mut types = ToolTypes::default();
+        let mut remaining = MAX_SCHEMAS;
         for tool in tools.as_array().into_iter().flatten() {
             let function = tool.get("function").unwrap_or(tool);
             let schema = ["parameters", "input_schema"].iter().find_map(|key| function.get(key));
             let properties = schema.and_then(|schema| schema.get("properties")).and_then(Value::as_object);
             if let (Some(name), Some(schema)) = (function.get("name").and_then(Value::as_str), schema) {
+                let mut kinds_of = |value: &Value| {
+                    let limit = remaining.min(MAX_PARAMETER_SCHEMAS);
+                    let mut left = limit;
+                    let found = kinds(value, schema, 0, &mut left);
+                    remaining -= limit - left;
+                    found
+                };
                 let of = |properties: &Map<String, Value>| {
-                    properties.iter().map(|(key, value)| (key.clone(), kinds(value, schema, 0))).collect()
+                    properties.iter().map(|(key, value)| (key.clone(), kinds_of(value))).collect()
                 };
                 types.tools.insert(name.to_owned(), properties.map(of).unwrap_or_default());
             }
@@ -77,30 +99,34 @@ fn of_value(value: &Value) -> ParameterType {
     }
 }
 
-/// The types that a schema accepts, in its order.
-fn kinds(schema: &Value, root: &Value, depth: usize) -> Vec<ParameterType> {
-    if depth == MAX_DEPTH {
+/// The types that a schema accepts, in its order. Reads at most `remaining` schemas, and subtracts
+/// their number.
+fn kinds(schema: &Value, root: &Value, depth: usize, remaining: &mut usize) -> Vec<ParameterType> {
+    if depth == MAX_DEPTH || *remaining == 0 {
         return Vec::new();
     }
+    *remaining -= 1;
     let mut found: Vec<ParameterType> = match schema.get("type") {
         Some(Value::String(name)) => named(name).into_iter().collect(),
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).filter_map(named).collect(),
+        Some(Value::Array(names)) => {
+            names.iter().take(MAX_CHOICES).filter_map(Value::as_str).filter_map(named).collect()
+        }
         _ => Vec::new(),
     };
     let reference = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.strip_prefix('#'));
+    let reference = reference.filter(|path| path.len() <= MAX_REFERENCE);
     if let Some(target) = reference.and_then(|path| root.pointer(path)) {
-        found.extend(kinds(target, root, depth + 1));
+        found.extend(kinds(target, root, depth + 1, remaining));
     }
     for union in ["anyOf", "oneOf", "allOf"] {
-        // The schema comes from the client, so the number of choices is bounded.
-        for choice in schema.get(union).and_then(Value::as_array).into_iter().flatten().take(64) {
-            found.extend(kinds(choice, root, depth + 1));
+        for choice in schema.get(union).and_then(Value::as_array).into_iter().flatten().take(MAX_CHOICES) {
+            found.extend(kinds(choice, root, depth + 1, remaining));
         }
     }
     // An `enum` restricts the declared type, and stands for it only if none is declared.
     if found.is_empty() {
         let values = schema.get("enum").and_then(Value::as_array).into_iter().flatten();
-        found.extend(values.chain(schema.get("const")).map(of_value));
+        found.extend(values.take(MAX_CHOICES).chain(schema.get("const")).map(of_value));
     }
     // OpenAPI 3.0's form of a union with null.
     if schema.get("nullable") == Some(&Value::Bool(true)) {
@@ -258,5 +284,26 @@ mod tests {
         }
         assert_eq!(types.of("g", "x"), [Array]);
         assert_eq!(types.of("h", "x"), []);
+    }
+
+    #[test]
+    fn the_schemas_read_for_a_request_are_bounded() {
+        // 64⁴ schemas per parameter within the maximum nesting
+        let choices = |name: &str| json!({"anyOf": vec![json!({"$ref": name}); 64]});
+        let schema = json!({"$defs": {"a": choices("#/$defs/b"), "b": choices("#/$defs/a")}});
+        let mut remaining = 1000;
+        assert_eq!(kinds(&schema["$defs"]["a"], &schema, 0, &mut remaining), []);
+        assert_eq!(remaining, 0);
+        let mut tool = json!({"name": "f", "parameters": schema});
+        for i in 0..1000 {
+            tool["parameters"]["properties"][format!("p{i}")] = json!({"$ref": "#/$defs/a"});
+        }
+        let integer = json!({"name": "g", "parameters": {"properties": {"x": {"type": "integer"}}}});
+        // in front of the hostile tool and behind it
+        let types = ToolTypes::new(&json!([integer.clone(), tool.clone()]));
+        assert_eq!(types.of("g", "x"), [ParameterType::Integer]);
+        assert_eq!(types.of("f", "p999"), []);
+        let types = ToolTypes::new(&json!([tool, integer]));
+        assert_eq!(types.of("g", "x"), []);
     }
 }
