@@ -14,6 +14,7 @@ const HUGE_PAGE: usize = 2 << 20;
 
 /// Minimum bytes of a matrix per memory node for huge pages. A page at the boundary between two
 /// nodes' shares is entirely on one of them, so smaller shares would be mostly misplaced.
+#[cfg(target_os = "linux")]
 const MIN_HUGE_SHARE: usize = 8 << 20;
 
 /// Memory for tiles, from which weights take consecutive parts.

@@ -114,6 +114,7 @@ impl Drop for TemporaryPath {
 
 impl TemporaryFolder {
     pub(crate) fn create_in(parent: &Path) -> io::Result<TemporaryFolder> {
+        #[cfg_attr(not(unix), expect(unused_mut))]
         let mut builder = DirBuilder::new();
         #[cfg(unix)]
         std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);

@@ -161,9 +161,11 @@ impl Server {
 
 /// File descriptors reserved for model files, the disk cache, and evicted connections that are
 /// still closing.
+#[cfg(unix)]
 const OTHER_FILES: usize = 256;
 
 /// The maximum number of open connections that the file descriptor limit allows.
+#[cfg(unix)]
 fn max_connections(limits: &Limits) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     // Without descriptors `accept` fails, and each new client waits until another one disconnects.
@@ -182,6 +184,12 @@ fn max_connections(limits: &Limits) -> usize {
         );
     }
     limits.connections.min(max)
+}
+
+/// The configured maximum: other systems have no limit of sockets per process.
+#[cfg(not(unix))]
+fn max_connections(limits: &Limits) -> usize {
+    limits.connections
 }
 
 /// Listens on all configured hosts at the same port. Also returns the first address.
