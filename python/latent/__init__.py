@@ -1,10 +1,11 @@
-"""Language models with Multi-head Latent Attention and Mixture of Experts, in this process.
+"""Inference of language models with Multi-head Latent Attention and Mixture of Experts.
 
 >>> import latent
->>> model = latent.Model.load()          # the demo model that is built in; or a path
+>>> model = latent.Model.load()          # the built-in demo model, or a path
 >>> print(model.chat("Tell me a story about a fox and a lantern."))
 
-Products with 4-bit weights: `pack_fp4_weights`, `quantized_linear` and their kin, and the layer `MarlinLinear`, on the CPU or on a GPU. See docs/python.md.
+`pack_fp4_weights`, `quantized_linear` and related functions, and the layer `MarlinLinear`, compute
+products with 4-bit weights on the CPU or on a GPU. See docs/python.md.
 """
 
 from typing import TYPE_CHECKING
@@ -55,7 +56,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # not before it is asked for: it imports torch, which takes seconds
+    # Imported on first access: latent.linear imports torch, which takes seconds.
     if name in ("MarlinLinear", "quantize_model"):
         from latent import linear
 

@@ -8,14 +8,19 @@ from numpy.typing import DTypeLike, NDArray
 
 __version__: str
 
-# Token ids: a sequence or an array of integers; a tensor of another library that speaks DLPack is one of Any.
+# Token ids: a sequence or an array of integers. Any also admits tensors of other libraries with
+# DLPack support.
 Tokens: TypeAlias = Sequence[int] | NDArray[np.integer[Any]]
 Messages: TypeAlias = Sequence[Mapping[str, Any]]
 Logprob: TypeAlias = tuple[int, float, list[tuple[int, float]]]
 
 @final
 class Model:
-    """A loaded model. Any threads may use it at the same time: their answers share its steps."""
+    """A loaded language model.
+
+    Create it with `Model.load`. A model can be used from several threads at the same time;
+    concurrent generations are batched. It is a context manager that closes the model on exit.
+    """
 
     @staticmethod
     def load(
@@ -36,9 +41,13 @@ class Model:
         force: bool | None = None,
         lora: str | PathLike[str] | Sequence[str | PathLike[str] | tuple[str | PathLike[str], float]] | None = None,
     ) -> Model:
-        """Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None is the demo model that is built in.
+        """Load a model from a local file.
 
-        `lora` has LoRA adapters, GGUF files or folders of PEFT, with their scales (1 if there is none); that of an answer has a scale for each of them.
+        `path` is a GGUF file, any shard of a split GGUF file, a directory with safetensors files,
+        or a packed file. None loads the built-in demo model.
+
+        `lora` is a LoRA adapter (a GGUF file or a PEFT directory), or a list of adapters and of
+        (adapter, scale) pairs. The default scale is 1. `lora` of `generate` overrides the scales.
         """
 
     def generate(
@@ -77,9 +86,11 @@ class Model:
         logit_bias: Mapping[int, float] | None = None,
         lora: Sequence[float] | None = None,
     ) -> Answer:
-        """Answers a prompt: a text to go on with, token ids, or the messages of a conversation.
+        """Generate an answer, and wait until it is complete.
 
-        What is not given is as the model recommends it, else as Latent's own, with a fresh seed.
+        `prompt` is a text to continue, token ids, or the messages of a conversation. Options that
+        are None have the values that the model recommends, otherwise Latent's defaults. The seed
+        is random by default.
         """
 
     def stream(
@@ -118,7 +129,10 @@ class Model:
         logit_bias: Mapping[int, float] | None = None,
         lora: Sequence[float] | None = None,
     ) -> Stream:
-        """The same as an iterator over the pieces of the text. The model computes ahead of its reader."""
+        """Generate an answer, and return an iterator over its text.
+
+        The arguments are those of `generate`. The model generates tokens ahead of the reader.
+        """
 
     def chat(
         self,
@@ -156,48 +170,58 @@ class Model:
         logit_bias: Mapping[int, float] | None = None,
         lora: Sequence[float] | None = None,
     ) -> Answer:
-        """Answers a conversation: a list of messages, or one question.
+        """Generate the next message of a conversation with the chat template of the model.
 
-        `variables` are those of the chat template (`enable_thinking`, …), among them `tools`.
+        `messages` is a list of messages, or the text of a single user message. `variables` are
+        variables of the chat template, such as `enable_thinking` or `tools`.
         """
 
     def render(self, messages: str | Messages, *, variables: Mapping[str, Any] | None = None) -> str:
-        """A conversation as the model reads it, by its chat template."""
+        """Render a conversation with the chat template of the model."""
 
     def logits(self, tokens: Tokens | Any, *, all: bool = False) -> NDArray[np.float32]:
-        """Logits after the last of some tokens, or with `all` a row after each of them."""
+        """Compute logits after the last token, or after each token if `all` is True.
+
+        The shape is (vocab_size,), or (len(tokens), vocab_size) if `all` is True.
+        """
 
     def embed(self, texts: str | Sequence[str]) -> NDArray[np.float32]:
-        """The embedding of a text, of length 1, or one row for each of several."""
+        """Compute embeddings, normalized to a Euclidean length of 1.
+
+        The shape is (hidden_size,) for a single text, or (len(texts), hidden_size).
+        """
 
     def plan(self, rows: int = 1) -> Plan:
-        """The plan of a step of `rows` tokens."""
+        """Return the execution plan of a step of `rows` tokens."""
 
     def profile(self, prompt: int = 256, decode: int = 32) -> dict[str, Any]:
-        """Time per phase of a prompt of `prompt` tokens and of `decode` tokens after it: the JSON of `latent profile --json`."""
+        """Measure the time per phase of processing `prompt` tokens and decoding `decode` tokens.
+
+        Returns the data of `latent profile --json`.
+        """
 
     def close(self) -> None:
-        """Gives the model's memory back, as soon as its streams and tokenizers have gone, too."""
+        """Release the model. Its memory is freed once its streams and tokenizers are gone too."""
 
     @property
     def tokenizer(self) -> Tokenizer: ...
     @property
     def chat_template(self) -> str | None:
-        """The source of the chat template, None if the model has none."""
+        """Source of the chat template, or None if the model has none."""
     @property
     def description(self) -> dict[str, Any]:
-        """What was loaded, and how it runs."""
+        """Description of the model and its configuration."""
     @property
     def name(self) -> str: ...
     @property
     def context(self) -> int:
-        """Tokens of context."""
+        """Maximum length of a sequence in tokens."""
     @property
     def vocab_size(self) -> int:
-        """Logits per token."""
+        """Vocabulary size, which is the number of logits per token."""
     @property
     def hidden_size(self) -> int:
-        """Elements of an embedding."""
+        """Number of elements of an embedding."""
     def __enter__(self) -> Model: ...
     def __exit__(self, *exception: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
@@ -209,68 +233,77 @@ class Answer:
     def text(self) -> str: ...
     @property
     def tokens(self) -> list[int]:
-        """Its tokens, the one that ended it included."""
+        """Generated token ids, including an end token."""
     @property
     def stop(self) -> Literal["end", "stop_string", "length", "context", "interrupted"]:
-        """Why it ended."""
+        """Reason why the generation ended."""
     @property
     def prompt_tokens(self) -> int: ...
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt that were in the prefix cache."""
+        """Number of prompt tokens that were reused from the prefix cache."""
     @property
     def prompt_seconds(self) -> float: ...
     @property
     def generate_seconds(self) -> float: ...
     @property
     def message(self) -> dict[str, Any] | None:
-        """The message of an answer to a conversation, to append to its messages; None for other answers."""
+        """The answer as a message. None if the prompt was not a conversation."""
     @property
     def content(self) -> str:
-        """What it says, without reasoning and calls: the whole text if it answers no conversation."""
+        """Text without reasoning and tool calls.
+
+        The whole text if the prompt was not a conversation.
+        """
     @property
     def reasoning(self) -> str:
-        """What the model thought."""
+        """Reasoning of the model. Empty if the prompt was not a conversation."""
     @property
     def logprobs(self) -> list[Logprob]:
-        """Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty unless asked for."""
+        """For each token its id, its log-probability, and those of the most probable tokens.
+
+        Natural logarithms. Empty unless `logprobs` was set.
+        """
 
 @final
 class Stream(Iterator[str]):
-    """An iterator over the pieces of an answer's text. Dropped or closed, it ends the answer."""
+    """Iterator over the text of an answer while it is generated.
+
+    A stream can be read by one thread at a time. Closing or deleting it ends the generation.
+    """
 
     def __iter__(self) -> Stream: ...
     def __next__(self) -> str: ...
     @property
     def answer(self) -> Answer:
-        """The answer, once the last piece was taken."""
+        """The finished answer. Available once the stream was read to its end or closed."""
     def close(self) -> None:
-        """Ends the answer where its reader is: its answer is what was read."""
+        """End the generation. `answer` has the text that was read so far."""
     def __enter__(self) -> Stream: ...
     def __exit__(self, *exception: type[BaseException] | BaseException | TracebackType | None) -> None: ...
 
 @final
 class Tokenizer:
-    """From text to token ids and back."""
+    """Tokenizer of a model. `len(tokenizer)` is the vocabulary size."""
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = False) -> list[int]:
-        """The token ids of a text.
+        """Convert text to token ids.
 
-        With `add_special` those that begin (and end) a prompt are added; with `parse_special` names of control tokens become those tokens, which is
-        not for text that others have written.
+        `add_special` adds the tokens that begin (and end) a prompt. `parse_special` converts names
+        of control tokens to these tokens; do not use it for untrusted text.
         """
 
     def decode(self, tokens: Tokens | Any, *, special: bool = False) -> str:
-        """The text of token ids; with `special` control tokens stand there by their names."""
+        """Convert token ids to text. `special` includes the names of control tokens."""
 
     def piece(self, token: int) -> bytes:
-        """The bytes that a token stands for."""
+        """Return the bytes of a token."""
 
     def token_text(self, token: int) -> str:
-        """A token's text in the vocabulary."""
+        """Return the text of a token in the vocabulary."""
 
     def token_id(self, text: str) -> int | None:
-        """The id of a token by its text in the vocabulary, None if there is none."""
+        """Return the id of the token with this text in the vocabulary, or None."""
 
     def is_control(self, token: int) -> bool: ...
     @property
@@ -279,26 +312,29 @@ class Tokenizer:
     def eos(self) -> int | None: ...
     @property
     def end_of_generation(self) -> list[int]:
-        """Tokens that end an answer."""
+        """Ids of the tokens that end an answer."""
     def __len__(self) -> int: ...
 
 @final
 class Plan:
-    """What a step computes. A notebook shows its drawing; `str(plan)` has a line per operation."""
+    """Execution plan of a step.
+
+    `str(plan)` has one line per operation, and a notebook shows a drawing.
+    """
 
     @property
     def operations(self) -> list[Operation]: ...
     @property
     def phases(self) -> int:
-        """Phases between barriers."""
+        """Number of phases, which are separated by barriers."""
     @property
     def arena_bytes(self) -> int:
-        """Bytes of its activations."""
+        """Size of the memory for activations, in bytes."""
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as `latent graph plan --json` prints it."""
+        """Return the plan as a dict: the data of `latent graph plan --json`."""
     def svg(self) -> str: ...
     def html(self) -> str:
-        """The page of `latent graph --html`: one file with everything in it."""
+        """Return the page of `latent graph --html`, a self-contained HTML document."""
     def _repr_html_(self) -> str: ...
     def __len__(self) -> int: ...
 
@@ -312,20 +348,20 @@ class Operation:
     def layer(self) -> int | None: ...
     @property
     def phase(self) -> int:
-        """Between which barriers it runs, counted from 0."""
+        """Index of the phase in which it runs."""
     @property
     def kernels(self) -> list[str]: ...
     @property
     def weights(self) -> list[tuple[str, str]]:
-        """Slot, and how the weights are stored."""
+        """(slot, storage format) tuples."""
 
 @final
 class File:
-    """A GGUF file, or a set of shards, checked and mapped."""
+    """A memory-mapped GGUF file, or set of shards. `file[name]` is a tensor."""
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """Arrays of numbers are NumPy arrays, those of strings lists."""
+        """Metadata. Arrays of numbers are NumPy arrays, and arrays of strings are lists."""
     @property
     def tensors(self) -> dict[str, Tensor]: ...
     def __getitem__(self, name: str) -> Tensor: ...
@@ -333,7 +369,10 @@ class File:
 
 @final
 class Tensor:
-    """A tensor of a GGUF file. It keeps the file mapped; a file that shrinks meanwhile ends the process."""
+    """A tensor of a GGUF file. It keeps the file mapped.
+
+    The process ends with SIGBUS if the file is truncated meanwhile.
+    """
 
     @property
     def name(self) -> str: ...
@@ -341,34 +380,38 @@ class Tensor:
     def type(self) -> str: ...
     @property
     def shape(self) -> tuple[int, ...]:
-        """Outermost dimension first."""
+        """Shape, outermost dimension first."""
     @property
     def nbytes(self) -> int: ...
     @property
     def data(self) -> NDArray[np.uint8]:
-        """Its bytes over the mapped file, without a copy; they cannot be written."""
+        """Bytes of the tensor: a read-only array over the mapped file, without a copy."""
     def view(self) -> NDArray[Any] | None:
-        """Its elements over the mapped file, without a copy; None if NumPy has no such type."""
+        """Return the elements as an array over the mapped file, without a copy.
+
+        Returns None if NumPy lacks the element type.
+        """
     def decode(self) -> NDArray[np.float32]: ...
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]: ...
 
 def read(path: str | PathLike[str] | None = None) -> File:
-    """Opens a GGUF file, or any shard of a set; None is the demo model that is built in."""
+    """Open a GGUF file, or a set of shards by any of them. None opens the built-in demo model."""
 
 def decode(data: Tensor | Any, type: str | None = None, *, shape: Sequence[int] | None = None) -> NDArray[np.float32]:
-    """The values of a tensor, or of bytes of a type (`"Q4_K"`), as f32.
+    """Decode a tensor, or bytes of a given type such as "Q4_K", to float32.
 
-    Bytes are whole blocks: an array of uint8, anything with a buffer, or a tensor of another library by DLPack.
+    Bytes must be whole blocks: a uint8 array, a buffer, or a tensor with DLPack support.
     """
 
 @overload
 def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str) -> DeviceWeight: ...
 @overload
 def pack_fp4_weights(w: NDArray[Any] | Any, group_size: int = 32, device: None = None) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
-    """Packs a weight `[K, N]` to FP4 (E2M1).
+    """Quantize a weight of shape (K, N) to FP4 (E2M1).
 
-    Words `[K/8, N]` hold eight codes along K, the first in the lowest bits; scales `[K/group_size, N]` are the largest magnitude of the group / 6. With
-    a `device` (`gpu`, `gpu:N`) the result is a `DeviceWeight`, which stays there.
+    Returns words of shape (K / 8, N), with eight codes along K each, the first in the lowest bits,
+    and scales of shape (K / group_size, N). A scale is the largest magnitude of its group / 6.
+    With a `device` ("gpu", "gpu:N"), returns a `DeviceWeight`.
     """
 
 @overload
@@ -377,25 +420,34 @@ def pack_u4_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str)
 def pack_u4_weights(
     w: NDArray[Any] | Any, group_size: int = 32, device: None = None
 ) -> tuple[NDArray[np.uint32], NDArray[np.float16], NDArray[np.uint8]]:
-    """Packs a weight `[K, N]` to unsigned 4-bit integers: words, scales, and zero points `[K/group_size, N]`.
+    """Quantize a weight of shape (K, N) to unsigned 4-bit integers with zero points.
 
-    value = (code - zero point) * scale, with scale = (largest - smallest) / 15 of the group and 0.
+    Returns words, scales, and zero points of shape (K / group_size, N). value = (code - zero point)
+    * scale. The scale of a group is (largest - smallest) / 15 of its values and 0.
     """
 
 @overload
 def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32, *, device: str) -> DeviceWeight: ...
 @overload
 def pack_u4_sym_weights(w: NDArray[Any] | Any, group_size: int = 32, device: None = None) -> tuple[NDArray[np.uint32], NDArray[np.float16]]:
-    """Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: value = (code - 8) * scale, with scale = largest magnitude / 7."""
+    """Quantize a weight of shape (K, N) to unsigned 4-bit integers with the zero point 8.
+
+    Returns words and scales. value = (code - 8) * scale. The scale of a group is its largest
+    magnitude / 7.
+    """
 
 def device_name(device: str) -> str | None:
-    """What a name of a device means: `gpu:N`, which is opened, or None for the CPU (`cpu`, and `auto` on a machine without a GPU)."""
+    """Open a device, and return its name "gpu:N".
+
+    Returns None for the CPU: for "cpu", and for "auto" on a machine without a GPU.
+    """
 
 @final
 class DeviceArray:
-    """An array of float32 or float16 in the memory of a GPU: inputs and results of products there.
+    """Array of float32 or float16 in the memory of a GPU, for inputs and results of products.
 
-    `DeviceArray(x, "gpu:0")` sends an array; bf16 becomes float32. All arrays and weights of one device work together.
+    `DeviceArray(x, "gpu:0")` copies an array to the GPU. bfloat16 is converted to float32, and so
+    is float16 if the last dimension is odd. Arrays and weights of one device can be combined.
     """
 
     def __new__(cls, x: NDArray[Any] | Any, device: str = "gpu") -> DeviceArray: ...
@@ -405,17 +457,17 @@ class DeviceArray:
     def dtype(self) -> np.dtype[Any]: ...
     @property
     def device(self) -> str:
-        """`gpu:0`."""
+        """Name of the device, such as "gpu:0"."""
     def to_numpy(self) -> NDArray[Any]:
-        """Copies it to the host, once the device has computed it."""
+        """Wait until the device has computed the array, and copy it to a NumPy array."""
     def astype(self, dtype: DTypeLike) -> DeviceArray:
-        """Its elements in float32 or float16 (rounded to nearest even), on the device."""
+        """Return a copy as float32 or float16 (rounded to nearest even), on the device."""
 
 @final
 class DeviceWeight:
-    """A packed weight `[K, N]` in the memory of a GPU, for `quantized_linear(x, weight)`.
+    """4-bit weight of shape (K, N) in the memory of a GPU, for `quantized_linear(x, weight)`.
 
-    With an `order`, row k of the weight is multiplied with input `order[k]`.
+    With an `order`, row k of the weight is multiplied by input `order[k]`.
     """
 
     def __new__(
@@ -433,21 +485,21 @@ class DeviceWeight:
     ) -> DeviceWeight: ...
     @property
     def shape(self) -> tuple[int, int]:
-        """(K, N)."""
+        """Shape of the weight: (K, N)."""
     @property
     def quant_type(self) -> str: ...
     @property
     def group_size(self) -> int: ...
     @property
     def nbytes(self) -> int:
-        """Bytes of words, scales and zero points."""
+        """Size of codes, scales and zero points, in bytes."""
     @property
     def device(self) -> str:
-        """`gpu:0`."""
+        """Name of the device, such as "gpu:0"."""
     def kernel(self, rows: int) -> tuple[str, int]:
-        """The name of the kernel that multiplies so many rows, and its slices of K."""
+        """Return the name of the kernel for `rows` rows, and its number of slices of K."""
     def dequantize(self, dtype: DTypeLike | None = None) -> DeviceArray:
-        """Its values `[K, N]` in float32 or float16, in the order in which rows are stored."""
+        """Decode the weight to float32 or float16. Rows have the order in which they are stored."""
 
 @overload
 def quantized_linear(
@@ -475,11 +527,17 @@ def quantized_linear(
     threads: int | None = None,
     device: str | None = None,
 ) -> NDArray[np.float32]:
-    """x · W + bias for a packed weight W `[K, N]`: inputs `[…, K]` of f32, f16 or bf16, results `[…, N]` of f32.
+    """Compute x @ W + bias for a 4-bit weight W of shape (K, N).
 
-    The weight is `int4` with zero points and `fp4` without, unless `quant_type` says otherwise. Scales are f16, or codes of E8M0 (MXFP4) or E4M3
-    (NVFP4, times `tensor_scale`). The kernel is chosen by the shape; results have the same bits for any number of threads. With a `device` (`gpu`, `gpu:N`)
-    the weight is sent there for this product; as a `DeviceWeight` it stays there and has its own scales. A `DeviceArray` has a `DeviceArray` as its result.
+    `x` has the shape (..., K) and type float32, float16 or bfloat16. The result has the shape
+    (..., N) and type float32; it is a `DeviceArray` if `x` is one.
+
+    `quant_type` is "int4" by default if `zeros` is set, otherwise "fp4". Scales are float16, or
+    codes of E8M0 (MXFP4) or E4M3 (NVFP4, multiplied by `tensor_scale`). The kernel is chosen by
+    the shape. The results have the same bits for any number of threads.
+
+    With a `device` ("gpu", "gpu:N"), the weight is copied there for this product. A `DeviceWeight`
+    stays there and includes its scales.
     """
 
 @overload
@@ -509,7 +567,11 @@ def quantized_linear_striped(
     threads: int | None = None,
     device: str | None = None,
 ) -> NDArray[np.float32]:
-    """The same by tiles of the results, with K split into `parallel` slices whose partial sums are reduced in a fixed order."""
+    """Compute x @ W + bias with the striped kernel.
+
+    It splits K into `parallel` slices and adds their partial sums in a fixed order. The other
+    arguments are those of `quantized_linear`.
+    """
 
 def dequantize(
     packed: NDArray[np.uint32] | Any,
@@ -524,4 +586,7 @@ def dequantize(
     threads: int | None = None,
     device: str | None = None,
 ) -> NDArray[Any]:
-    """The values of a packed weight, `[K, N]`, as f32, or as f16 rounded to nearest even."""
+    """Decode a packed weight to an array of shape (K, N).
+
+    `dtype` is float32 (default), or float16, which is rounded to nearest even.
+    """

@@ -1,4 +1,7 @@
-"""The few tensors of a layer as a safetensors file, with its metadata. Readers of the whole format: the package safetensors."""
+"""Reading and writing the tensors and metadata of a layer as a safetensors file.
+
+For other safetensors files, use the package safetensors.
+"""
 
 import json
 import os
@@ -19,12 +22,12 @@ Tensors: TypeAlias = Mapping[str, NDArray[Any]]
 
 DTYPES = {"F32": "<f4", "F16": "<f2", "I32": "<i4", "U32": "<u4", "U8": "|u1"}
 
-# more than the header of a layer ever has
+# Maximum size of a header in bytes, more than that of any layer.
 MAX_HEADER = 1 << 20
 
 
 def write(path: str | os.PathLike[str], tensors: Tensors, metadata: Mapping[str, str]) -> None:
-    """Writes a file, which takes the place of one that is there once it is whole."""
+    """Write a file atomically: an existing file is replaced once the new one is complete."""
     names = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
     header: dict[str, Any] = {"__metadata__": dict(metadata)}
     end = 0
@@ -48,9 +51,9 @@ def write(path: str | os.PathLike[str], tensors: Tensors, metadata: Mapping[str,
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
-    """The tensors and the metadata of a file."""
+    """Return the tensors and the metadata of a file."""
     try:
-        # opening a pipe would wait for what writes into it
+        # Opening a pipe would block until a process writes to it.
         if not stat.S_ISREG(os.stat(path).st_mode):
             raise FileError(f"{os.fspath(path)}: it is a folder, a pipe or a device, expected a plain file")
         with open(path, "rb") as file:

@@ -1,4 +1,4 @@
-"""What can go wrong. Every message says what, where, the value, and what can be done."""
+"""Exceptions. Messages state what failed, where, the value, and the remedy."""
 
 __all__ = [
     "ArgumentError",
@@ -16,11 +16,11 @@ __all__ = [
 
 
 class LatentError(Exception):
-    """Any error of Latent."""
+    """Base class of all exceptions of Latent."""
 
 
 class ArgumentError(LatentError, ValueError):
-    """An argument or option that cannot be."""
+    """An argument or option is invalid."""
 
 
 class TooLongError(ArgumentError):
@@ -28,32 +28,32 @@ class TooLongError(ArgumentError):
 
 
 class TextError(ArgumentError):
-    """A chat template or a text that cannot be rendered or encoded."""
+    """The chat template cannot be rendered, or a text cannot be encoded."""
 
 
 class FileError(LatentError, OSError):
-    """The model's file cannot be read, or is malformed."""
+    """A file cannot be read or is malformed."""
 
 
 class ModelNotFoundError(FileError, FileNotFoundError):
-    """The model's file is not there."""
+    """The model file does not exist."""
 
 
 class UnsupportedError(LatentError, NotImplementedError):
-    """The model's architecture or tokenizer is not known."""
+    """The architecture or the tokenizer of the model is not supported."""
 
 
 class OutOfMemoryError(LatentError, MemoryError):
-    """The model does not fit into memory; the message says what it needs."""
+    """There is not enough memory. If a model does not fit, the message states its requirement."""
 
 
 class StoppedError(LatentError, RuntimeError):
-    """The work was stopped."""
+    """The operation was cancelled before it completed."""
 
 
 class ForkedError(LatentError, RuntimeError):
-    """This process was forked from the one that loaded the model, whose threads are not here."""
+    """The model or device was opened before a fork and cannot be used in the child."""
 
 
 class EngineError(LatentError, RuntimeError):
-    """The engine failed, which is an error of Latent or of the machine: load the model again."""
+    """The engine failed, because of a bug in Latent or a hardware fault. Load the model again."""

@@ -1,4 +1,4 @@
-"""GGUF files: metadata and tensors as they are stored, and their values.
+"""GGUF files: metadata, stored tensors, and decoded values.
 
 >>> from latent import gguf
 >>> file = gguf.read("model.gguf")

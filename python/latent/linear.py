@@ -1,4 +1,4 @@
-"""A linear layer with 4-bit weights: a module of torch where torch is installed, and the same over NumPy where it is not.
+"""Linear layer with 4-bit weights: a torch.nn.Module if torch is installed, otherwise over NumPy.
 
 >>> layer = latent.MarlinLinear.from_linear(torch.nn.Linear(4096, 4096), device="gpu:0")
 >>> layer(torch.randn(1, 4096)).shape
@@ -36,12 +36,12 @@ __all__ = ["MarlinLinear", "quantize_model"]
 PACK = {"fp4": pack_fp4_weights, "int4": pack_u4_weights, "int4_sym": pack_u4_sym_weights}
 NAMES = ("packed", "scales", "zeros", "order", "bias")
 SHIFTS = 4 * np.arange(8, dtype=np.uint32)
-# which of eight neighbouring outputs stands at each place of a word of AWQ
+# The output, of eight consecutive ones, whose code is at each position of an AWQ word.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
 class Layer:
-    """What this layer needs of torch.nn.Module, where that is not installed."""
+    """The methods of torch.nn.Module that `MarlinLinear` uses, if torch is not installed."""
 
     def register_buffer(self, name: str, value: Any) -> None:
         setattr(self, name, value)
@@ -55,12 +55,12 @@ class Layer:
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
-        """Its arrays by their names."""
+        """Return the arrays of the layer by name."""
         arrays = {name: getattr(self, name) for name in NAMES}
         return {name: array for name, array in arrays.items() if array is not None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes arrays over. Names, shapes and types must be those of this layer."""
+        """Copy arrays into the layer. Names, shapes and types must match those of the layer."""
         own = self.state_dict()
         if own.keys() != state.keys():
             raise ArgumentError(f"the state has {', '.join(state) or 'nothing'}, expected {', '.join(own)}")
@@ -75,21 +75,49 @@ class Layer:
 
 
 if TYPE_CHECKING:
-    # whether it is a module of torch is known when it runs
+    # Whether the base is torch.nn.Module is known only at run time.
     from typing import Any as Base
 else:
     Base = Layer if torch is None else torch.nn.Module
 
 
 class MarlinLinear(Base):
-    """y = x · W + bias with W `[in_features, out_features]` at 4 bits: inputs `[…, in_features]` of f32, f16 or bf16.
+    """Linear layer y = x @ W + bias with a 4-bit weight W of shape (in_features, out_features).
 
-    A new layer's weights are zero: `from_linear`, `from_dense`, `from_gptq`, `from_awq` and `from_compressed_tensors` make a layer of weights,
-    `load_state_dict` and `load` of a state. With a `device` (`gpu`, `gpu:N`, `auto`), the first product sends the weight there, where it stays; it is sent
-    again when the state is another one (a write into an array of NumPy is not noticed). There, a `DeviceArray` has a `DeviceArray` as its result. The state
-    has `packed` (words `[in_features / 8, out_features]`), `scales` (`[in_features / group_size, out_features]`), `zeros` for `int4`, `bias`, and with
-    `act_order` the `order` in which inputs are read, so that those of a group follow one another. In torch, words are int32, results have the type of the
-    inputs, gradients go to the inputs and the bias but not to the weights, and another type of the module is one of its bias alone.
+    The weights of a new layer are zero. `from_linear`, `from_dense`, `from_gptq`, `from_awq` and
+    `from_compressed_tensors` create a layer from weights, and `load` from a file.
+
+    With a `device`, the first product copies the weight to the GPU, where it stays. The weight is
+    copied again after the state was replaced; writes into a NumPy array are not detected. If the
+    input is a `DeviceArray`, so is the result.
+
+    With torch, results have the type of the inputs. Inputs and bias receive gradients; weights do
+    not. Converting the module to another type converts the bias only.
+
+    Parameters
+    ----------
+    in_features, out_features : int
+        Size of the inputs and of the results.
+    bias : bool, default True
+        Whether the layer has a bias.
+    quant_type : {"fp4", "int4", "int4_sym"}
+        Type of the codes.
+    group_size : int, default 32
+        Number of consecutive inputs that share a scale.
+    act_order : bool, default False
+        Whether the layer permutes its inputs, so that the inputs of a group are consecutive.
+    device : str, optional
+        "gpu", "gpu:N", "auto" or "cpu". By default the CPU.
+
+    Attributes
+    ----------
+    packed : uint32 array (int32 with torch) of shape (in_features / 8, out_features)
+    scales : array of shape (in_features / group_size, out_features)
+    zeros : uint8 array of the shape of `scales`, or None
+        Zero points of "int4".
+    order : int32 array of shape (in_features,), or None
+        Order in which inputs are read.
+    bias : array of shape (out_features,), or None
     """
 
     packed: Any
@@ -97,7 +125,7 @@ class MarlinLinear(Base):
     zeros: Any
     order: Any
     bias: Any
-    # what was sent to the device, with the arrays that it was made of
+    # The weight and the bias on the device, with the arrays that they were copied from.
     _sent: Any = None
     _sent_bias: Any = None
 
@@ -114,7 +142,7 @@ class MarlinLinear(Base):
         super().__init__()
         if quant_type not in PACK:
             raise ArgumentError(f"quant_type {quant_type!r}: expected {', '.join(PACK)}")
-        # a weight without columns says what is wrong with the sizes
+        # Packing a weight without columns only validates the sizes.
         PACK[quant_type](np.zeros((in_features, 0), np.float32), group_size)
         self.in_features, self.out_features = in_features, out_features
         self.quant_type, self.group_size = quant_type, group_size
@@ -130,7 +158,10 @@ class MarlinLinear(Base):
     def from_linear(
         cls, linear: Any, quant_type: str = "fp4", group_size: int = 32, device: str | None = None
     ) -> MarlinLinear:
-        """Packs a layer with `weight` `[out_features, in_features]` and `bias`, such as torch.nn.Linear."""
+        """Create a layer from a dense layer such as torch.nn.Linear.
+
+        `linear.weight` has the shape (out_features, in_features). `linear.bias` may be None.
+        """
         weight = linear.weight
         return cls.from_dense(_detached(weight).T, getattr(linear, "bias", None), quant_type, group_size, device)
 
@@ -143,7 +174,7 @@ class MarlinLinear(Base):
         group_size: int = 32,
         device: str | None = None,
     ) -> MarlinLinear:
-        """Packs a weight `[in_features, out_features]`."""
+        """Create a layer from a dense weight of shape (in_features, out_features)."""
         weight = _detached(weight)
         if weight.ndim != 2:
             raise ArgumentError(f"weight has {weight.ndim} dimensions, expected 2: (in_features, out_features)")
@@ -166,10 +197,23 @@ class MarlinLinear(Base):
         prefix: str = "",
         device: str | None = None,
     ) -> MarlinLinear:
-        """The 4-bit tensors of a GPTQ checkpoint: `qweight` `[K/8, N]`, `qzeros` `[groups, N/8]`, `scales` `[groups, N]`, and `g_idx`, the group of each input.
+        """Create a layer from the 4-bit tensors of a GPTQ checkpoint.
 
-        `zero_offset` is what the checkpoint leaves out of its zero points: 1, or 0 where `checkpoint_format` is `gptq_v2`. `qweight` may be a module or a
-        state dict that has all of them, there with names that begin with `prefix`.
+        Parameters
+        ----------
+        qweight : int32 array of shape (K / 8, N), module, or mapping
+            A module or a state dict contains all tensors; the other tensors are then ignored.
+        qzeros : int32 array of shape (groups, N / 8)
+        scales : array of shape (groups, N)
+        g_idx : int array of shape (K,), optional
+            Group of each input.
+        bias : array of shape (N,), optional
+        zero_offset : int, default 1
+            Value to add to the stored zero points. 0 if `checkpoint_format` is "gptq_v2".
+        prefix : str
+            Prefix of the names in a state dict.
+        device : str, optional
+            As for `MarlinLinear`.
         """
         names = ("qweight", "qzeros", "scales", "g_idx", "bias")
         tensors = _tensors(qweight, names, prefix, (qweight, qzeros, scales, g_idx, bias))
@@ -197,9 +241,19 @@ class MarlinLinear(Base):
         prefix: str = "",
         device: str | None = None,
     ) -> MarlinLinear:
-        """The 4-bit tensors of an AWQ checkpoint of version `gemm`: `qweight` `[K, N/8]`, `qzeros` `[groups, N/8]`, `scales` `[groups, N]`.
+        """Create a layer from the 4-bit tensors of an AWQ checkpoint of version "gemm".
 
-        `qweight` may be a module or a state dict that has all of them, there with names that begin with `prefix`.
+        Parameters
+        ----------
+        qweight : int32 array of shape (K, N / 8), module, or mapping
+            A module or a state dict contains all tensors; the other tensors are then ignored.
+        qzeros : int32 array of shape (groups, N / 8)
+        scales : array of shape (groups, N)
+        bias : array of shape (N,), optional
+        prefix : str
+            Prefix of the names in a state dict.
+        device : str, optional
+            As for `MarlinLinear`.
         """
         names = ("qweight", "qzeros", "scales", "bias")
         tensors = _tensors(qweight, names, prefix, (qweight, qzeros, scales, bias))
@@ -228,11 +282,27 @@ class MarlinLinear(Base):
         prefix: str = "",
         device: str | None = None,
     ) -> MarlinLinear:
-        """The tensors of a compressed-tensors checkpoint in `pack-quantized` (4 bits), `nvfp4-pack-quantized` or `mxfp4-pack-quantized`.
+        """Create a layer from the tensors of a compressed-tensors checkpoint.
 
-        `weight_packed` is int32 `[N, K/8]` of integers, or uint8 `[N, K/2]` of FP4; `weight_scale` `[N, groups]`; `weight_zero_point` int32
-        `[N/8, groups]` or int8 `[N, groups]`; `weight_global_scale`, which divides, belongs to NVFP4. `weight_packed` may be a module or a state dict that
-        has all of them, there with names that begin with `prefix`.
+        The format is "pack-quantized" (4 bits), "nvfp4-pack-quantized" or "mxfp4-pack-quantized".
+
+        Parameters
+        ----------
+        weight_packed : array, module, or mapping
+            int32 of shape (N, K / 8) for integers, uint8 of shape (N, K / 2) for FP4. A module or
+            a state dict contains all tensors; the other tensors are then ignored.
+        weight_scale : array of shape (N, groups)
+        weight_zero_point : array, optional
+            int32 of shape (N / 8, groups), or int8 of shape (N, groups).
+        weight_g_idx : int array of shape (K,), optional
+            Group of each input.
+        weight_global_scale : array of one element, optional
+            Divisor of the scales, for NVFP4.
+        bias : array of shape (N,), optional
+        prefix : str
+            Prefix of the names in a state dict.
+        device : str, optional
+            As for `MarlinLinear`.
         """
         names = ("weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_global_scale", "bias")
         given = (weight_packed, weight_scale, weight_zero_point, weight_g_idx, weight_global_scale, bias)
@@ -240,7 +310,7 @@ class MarlinLinear(Base):
         words, scales, zeros, g_idx, divisor, bias = (tensors[name] for name in names)
         scale_type = _byte_scales(scales)
         if scale_type == "e8m0" and divisor is not None:
-            # bytes of a reader that has no E4M3: MXFP4 has no scale of the tensor
+            # uint8 from a reader without E4M3: only NVFP4 has a global scale, MXFP4 has none.
             scale_type = "e4m3"
         words, scales = _matrices({"weight_packed": words, "weight_scale": scales})
         n = len(words)
@@ -274,7 +344,7 @@ class MarlinLinear(Base):
             if zeros.shape != (rows, groups):
                 raise ArgumentError(f"weight_zero_point has the shape {zeros.shape}, expected ({rows}, {groups})")
             if zeros.dtype == np.int8:
-                # signed, as the integers were before 8 was added to them
+                # Signed: 8 was added to the stored integers, but not to these zero points.
                 zeros = zeros.astype(np.int16) + 8
                 if zeros.min() < 0 or zeros.max() > 16:
                     raise ArgumentError(f"weight_zero_point is from {zeros.min() - 8} to {zeros.max() - 8}, expected -8 to 8")
@@ -287,7 +357,7 @@ class MarlinLinear(Base):
     def _of_codes(
         cls, codes: Any, scales: Any, zeros: Any, g_idx: Any, bias: Any, device: str | None
     ) -> MarlinLinear:
-        """A layer of integers `[K, N]` from 0 to 15, around 8 without zero points."""
+        """Create a layer from codes of shape (K, N). `zeros` is None for a zero point of 8."""
         (k, n), groups = codes.shape, len(scales)
         order = None if g_idx is None else _order(_host(g_idx), k, groups)
         kind = "int4_sym" if zeros is None else "int4"
@@ -329,23 +399,23 @@ class MarlinLinear(Base):
         self.register_parameter("bias", bias)
 
     def _weight(self) -> dict[str, Any]:
-        """The arguments that name the weight."""
+        """Return the arguments of `quantized_linear` that describe the weight."""
         names = {"packed": self.packed, "scales": self.scales, "group_size": self.group_size}
         if self.scale_type != "f16":
             names |= {"scale_type": self.scale_type, "tensor_scale": self.tensor_scale}
         return names | {"zeros": self.zeros, "quant_type": self.quant_type}
 
     def to_device(self, device: str | None) -> MarlinLinear:
-        """Products run on a device from now on: `gpu`, `gpu:N`, `auto`; or on the CPU: `cpu` or None."""
+        """Set the device of products: "gpu", "gpu:N" or "auto". "cpu" or None is the CPU."""
         if device is not None and not isinstance(device, str):
             raise ArgumentError(f"device is {device!r}, expected cpu, auto, gpu or gpu:N")
-        # a name that means nothing is refused here
+        # Raises ArgumentError for an unknown name.
         self.device = None if device is None else device_name(device)
         self._sent = self._sent_bias = None
         return self
 
     def _resident(self) -> Any:
-        """The weight on the device; it is sent if another one was, or none."""
+        """Return the weight on the device. Copy it there if it has changed since the last copy."""
         arrays = tuple(getattr(self, name) for name in NAMES[:4])
         state = [(array, getattr(array, "_version", 0)) for array in arrays]
         same = self._sent is not None and all(
@@ -359,7 +429,7 @@ class MarlinLinear(Base):
         return self._sent[0]
 
     def _resident_bias(self, device: str) -> Any:
-        """The bias on the device."""
+        """Return the bias on the device. Copy it there if it has changed since the last copy."""
         if self.bias is None:
             return None
         bias = np.asarray(_host(self.bias), np.float32)
@@ -372,11 +442,15 @@ class MarlinLinear(Base):
         return quantized_linear(x, weight, bias=self._resident_bias(weight.device))
 
     def __getstate__(self) -> dict[str, Any]:
-        # what is on a device is sent again by a copy
+        # A copied or unpickled layer copies its weight to the device again.
         return {name: value for name, value in self.__dict__.items() if name not in ("_sent", "_sent_bias")}
 
     def forward(self, x: Any) -> Any:
-        """x · W + bias: for a tensor of torch a tensor of its type, for a `DeviceArray` another one, else an array of f32."""
+        """Compute x @ W + bias.
+
+        Returns a torch tensor of the same type, a `DeviceArray`, or a float32 array, by the type
+        of `x`.
+        """
         if isinstance(x, DeviceArray) and self.device is None:
             raise ArgumentError(f"x is on {x.device} and the layer on the CPU: layer.to_device({x.device!r}) has it there too")
         if torch is not None and isinstance(x, torch.Tensor):
@@ -389,12 +463,12 @@ class MarlinLinear(Base):
         return quantized_linear(x, bias=_detached(self.bias), **self._weight())
 
     def dequantize(self) -> Any:
-        """The weight `[in_features, out_features]` as an array of f32."""
+        """Return the weight as a float32 array of shape (in_features, out_features)."""
         values = dequantize(**self._weight())
         return values if self.order is None else values[np.argsort(np.asarray(self.order))]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state as a safetensors file, from which `load` makes the layer."""
+        """Write the layer to a safetensors file. `load` reads it, with or without torch."""
         state = {name: _detached(array) for name, array in self.state_dict().items()}
         if torch is not None:
             state = {name: (array.float() if name == "bias" else array).cpu().numpy() for name, array in state.items()}
@@ -407,7 +481,7 @@ class MarlinLinear(Base):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], device: str | None = None) -> MarlinLinear:
-        """A layer from a safetensors file that `save` wrote, with torch or without."""
+        """Create a layer from a safetensors file that `save` has written."""
         state, metadata = _safetensors.read(path)
         missing = [name for name in ("quant_type", "group_size") if name not in metadata]
         missing += [name for name in ("packed", "scales") if name not in state or state[name].ndim != 2]
@@ -432,7 +506,7 @@ class MarlinLinear(Base):
         return layer.to_device(device)
 
     def _set_scales(self, scale_type: str, tensor_scale: str | None) -> None:
-        """What a file says of the scales."""
+        """Set the format of the scales from the metadata of a file."""
         if scale_type == "f16" and tensor_scale is None:
             return
         if scale_type not in ("e8m0", "e4m3") or (tensor_scale is not None) != (scale_type == "e4m3"):
@@ -443,7 +517,7 @@ class MarlinLinear(Base):
         self.scales = scales if torch is None else torch.from_numpy(scales)
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """What torch calls for `.to(…)`, `.half()` and the like."""
+        """Convert tensors for `.to()`, `.half()` and the like. Scales keep their type."""
         scales = self.scales
         super()._apply(fn, recurse)
         if self.scales.dtype != scales.dtype:
@@ -451,7 +525,7 @@ class MarlinLinear(Base):
         return self
 
     def extra_repr(self) -> str:
-        """What torch writes between the parentheses."""
+        """Return the text between the parentheses of `repr`."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         kind = f"quant_type={self.quant_type!r}, group_size={self.group_size}"
         rest = ", act_order=True" if self.order is not None else ""
@@ -471,10 +545,29 @@ def quantize_model(
     group_size: int = 32,
     device: str | None = None,
 ) -> Any:
-    """Replaces every torch.nn.Linear below a module by a `MarlinLinear`, and returns the module.
+    """Replace every torch.nn.Linear in a module by a `MarlinLinear`.
 
-    `skip` has names of layers that stay: whole names (`model.layers.0.mlp.gate`), their last parts (`lm_head`), or those of modules around them. A layer that
-    cannot be packed is an error before any layer is replaced. Subclasses of torch.nn.Linear stay. A layer with two names becomes one layer.
+    Subclasses of torch.nn.Linear are not replaced. A layer with several names is quantized once.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Modified in place.
+    skip : iterable of str
+        Layers to keep: full names ("model.layers.0.mlp.gate"), components of names ("lm_head"), or
+        names of enclosing modules.
+    quant_type, group_size, device
+        As for `MarlinLinear`.
+
+    Returns
+    -------
+    torch.nn.Module
+        `module`, or the new layer if `module` is a torch.nn.Linear.
+
+    Raises
+    ------
+    latent.errors.ArgumentError
+        If the sizes of a layer do not suit `group_size`. No layer is replaced then.
     """
     if torch is None:
         raise ArgumentError("quantize_model needs torch, which is not installed")
@@ -494,7 +587,7 @@ def quantize_model(
             if type(child) is not torch.nn.Linear or around & skipped:
                 continue
             try:
-                # a weight without columns says what is wrong with the sizes
+                # Packing a weight without columns only validates the sizes.
                 PACK[quant_type](np.zeros((child.in_features, 0), np.float32), group_size)
             except ArgumentError as error:
                 raise ArgumentError(f"{whole}: {error}; leave it as it is with skip=({child_name!r},)") from error
@@ -511,7 +604,7 @@ def quantize_model(
 
 
 def _tensors(source: Any, names: tuple[str, ...], prefix: str, given: tuple[Any, ...]) -> dict[str, Any]:
-    """The tensors of a state dict or of a module by their names; or those that were given, if the first of them is a tensor."""
+    """Return tensors by name, from a state dict or a module, or `given` if `source` is a tensor."""
     first = names[0]
     if isinstance(source, Mapping):
         found = {name: source.get(prefix + name) for name in names}
@@ -531,7 +624,7 @@ def _some(state: Mapping[str, Any]) -> str:
 
 
 def _matrices(tensors: dict[str, Any]) -> list[Any]:
-    """Tensors of two dimensions as arrays."""
+    """Convert two-dimensional tensors to arrays."""
     found = []
     for name, tensor in tensors.items():
         if tensor is None:
@@ -544,7 +637,7 @@ def _matrices(tensors: dict[str, Any]) -> list[Any]:
 
 
 def _groups(name: str, scales: Any, k: int, n: int, transposed: bool = False) -> int:
-    """Groups of scales `[groups, N]`."""
+    """Return the number of groups of scales of shape (groups, N)."""
     groups = len(scales)
     if k % groups or scales.shape[1] != n:
         expected = f"({n}, groups)" if transposed else f"(groups, {n})"
@@ -554,13 +647,13 @@ def _groups(name: str, scales: Any, k: int, n: int, transposed: bool = False) ->
 
 
 def _byte_scales(scales: Any) -> str | None:
-    """The type of scales that are bytes; None for others."""
+    """Return the format of 8-bit scales, or None for other types."""
     kind = str(getattr(scales, "dtype", "")).removeprefix("torch.")
     return {"float8_e4m3fn": "e4m3", "float8_e8m0fnu": "e8m0", "uint8": "e8m0"}.get(kind)
 
 
 def _host(tensor: Any) -> Any:
-    """A tensor as an array: bf16 as f32, which has all of its numbers; types of eight bits that NumPy lacks as bytes."""
+    """Convert a tensor to an array: bfloat16 to float32, 8-bit floats to their bits as uint8."""
     tensor = _detached(tensor)
     kind = str(getattr(tensor, "dtype", "")).removeprefix("torch.")
     if torch is not None and isinstance(tensor, torch.Tensor):
@@ -575,21 +668,21 @@ def _host(tensor: Any) -> Any:
 
 
 def _words(codes: Any) -> Any:
-    """Eight codes along K per word, the first in the lowest bits."""
+    """Pack eight codes along K per word, the first in the lowest bits."""
     k, n = codes.shape
     eights = np.ascontiguousarray(codes, np.uint32).reshape(k // 8, 8, n)
     return np.bitwise_or.reduce(eights << SHIFTS[:, None], axis=1)
 
 
 def _unsigned(words: Any) -> Any:
-    """Words as they are, without the sign that other packers' types have."""
+    """Reinterpret int32 words as uint32."""
     if words.dtype not in (np.int32, np.uint32):
         raise ArgumentError(f"packed integers are an array of {words.dtype}, expected int32")
     return np.ascontiguousarray(words).view(np.uint32)
 
 
 def _order(g_idx: Any, k: int, groups: int) -> Any:
-    """The inputs, group after group; None where they are stored so."""
+    """Return the order that makes inputs of a group consecutive, or None if they already are."""
     if g_idx.shape != (k,):
         raise ArgumentError(f"g_idx has the shape {g_idx.shape}, expected ({k},)")
     wrong = np.flatnonzero((g_idx < 0) | (g_idx >= groups))
@@ -605,14 +698,14 @@ def _order(g_idx: Any, k: int, groups: int) -> Any:
 
 
 def _detached(array: Any) -> Any:
-    """A tensor of torch without its gradient; others as they are."""
+    """Detach a torch tensor from its gradient. Return other objects unchanged."""
     return array.detach() if hasattr(array, "detach") else array
 
 
 if torch is not None:
 
     class Product(torch.autograd.Function):
-        """The product, whose weights take no gradient."""
+        """The product with gradients for inputs and bias."""
 
         @staticmethod
         def forward(ctx: Any, x: Any, bias: Any, layer: Any) -> Any:
@@ -629,7 +722,7 @@ if torch is not None:
             of_x = of_bias = None
             if ctx.needs_input_grad[0]:
                 layer = ctx.layer
-                # on a device, inputs are put in order there
+                # On a device, the GPU permutes the inputs, so the gradient needs the natural order.
                 weight = dequantize(**layer._weight()) if layer.device is None else layer.dequantize()
                 of_x = gradient @ torch.from_numpy(weight).to(gradient.dtype).T
             if ctx.needs_input_grad[1]:

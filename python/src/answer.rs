@@ -1,13 +1,13 @@
-//! A finished answer.
+//! The class `Answer`.
 
 use crate::json;
 use latent::{GeneratedAnswer as Finished, TokenLogprob};
 use pyo3::prelude::*;
 
-/// ln of a token's probability, and the likeliest tokens with theirs.
+/// A token id, the logarithm of its probability, and the most probable tokens with theirs.
 type Logprob = (u32, f32, Vec<(u32, f32)>);
 
-/// A finished answer.
+/// A finished answer. `str(answer)` is its content.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Answer {
     finished: Finished,
@@ -21,69 +21,70 @@ impl Answer {
 
 #[pymethods]
 impl Answer {
-    /// Its text.
+    /// Generated text.
     #[getter]
     fn text(&self) -> &str {
         &self.finished.text
     }
 
-    /// Its tokens, the one that ended it included.
+    /// Generated token ids, including an end token.
     #[getter]
     fn tokens(&self) -> Vec<u32> {
         self.finished.tokens.clone()
     }
 
-    /// Why it ended: `end`, `stop_string`, `length`, `context` or `interrupted`.
+    /// Reason why the generation ended: "end", "stop_string", "length", "context" or "interrupted".
     #[getter]
     fn stop(&self) -> &'static str {
         self.finished.stop_name()
     }
 
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     #[getter]
     fn prompt_tokens(&self) -> usize {
         self.finished.usage.prompt
     }
 
-    /// How many of them were in the prefix cache.
+    /// Number of prompt tokens that were reused from the prefix cache.
     #[getter]
     fn cached_tokens(&self) -> usize {
         self.finished.usage.cached
     }
 
-    /// Seconds for the prompt.
+    /// Time to process the prompt, in seconds.
     #[getter]
     fn prompt_seconds(&self) -> f64 {
         self.finished.usage.prompt_time.as_secs_f64()
     }
 
-    /// Seconds for the answer.
+    /// Time to generate the tokens, in seconds.
     #[getter]
     fn generate_seconds(&self) -> f64 {
         self.finished.usage.generate_time.as_secs_f64()
     }
 
-    /// The message of an answer to a conversation, to append to its messages; None for other
-    /// answers.
+    /// The answer as a message, to append to the messages of the conversation. None if the prompt
+    /// was not a conversation.
     #[getter]
     fn message<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         self.finished.message.as_ref().map(|message| json::to_python(py, &message.to_json())).transpose()
     }
 
-    /// What it says, without reasoning and calls: the whole text if it answers no conversation.
+    /// Text without reasoning and tool calls. The whole text if the prompt was not a conversation.
     #[getter]
     fn content(&self) -> &str {
         self.finished.message.as_ref().map_or(&self.finished.text, |message| &message.content)
     }
 
-    /// What the model thought.
+    /// Reasoning of the model. Empty if the prompt was not a conversation.
     #[getter]
     fn reasoning(&self) -> &str {
         self.finished.message.as_ref().map_or("", |message| &message.reasoning)
     }
 
-    /// Of each token its id, ln of its probability, and the likeliest tokens with theirs; empty
-    /// unless asked for.
+    /// Log-probabilities: for each token a tuple (id, logprob, top), where `top` is a list of (id,
+    /// logprob) tuples of the most probable tokens. Natural logarithms. Empty unless `logprobs` was
+    /// set.
     #[getter]
     fn logprobs(&self) -> Vec<Logprob> {
         let top = |of: &TokenLogprob| of.top.iter().map(|other| (other.id, other.logprob)).collect();

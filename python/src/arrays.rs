@@ -1,17 +1,17 @@
-//! NumPy arrays, and what can be read as tokens.
+//! NumPy arrays, and conversion of objects to token ids and strings.
 
 use crate::errors::argument;
 use numpy::{IntoPyArray, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyString};
 
-/// Values as an array of this shape, without a copy.
+/// Converts values to a NumPy array of the given shape, without a copy.
 pub(crate) fn shaped<'py>(py: Python<'py>, values: Vec<f32>, shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
     Ok(values.into_pyarray(py).reshape(shape)?.into_any())
 }
 
-/// What speaks DLPack (a tensor of another library), as an array over the same memory; other
-/// objects as they are.
+/// Converts a tensor of another library to a NumPy array over the same memory, by DLPack. Returns
+/// other objects unchanged.
 pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let numpy = object.py().import("numpy")?;
     // NumPy's own arrays also have `__dlpack__` but need no conversion.
@@ -21,13 +21,15 @@ pub(crate) fn through_dlpack<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<
     numpy.call_method1("from_dlpack", (object,))
 }
 
-/// Maximum token ids of one call. No model has a longer context, and an iterator may never end.
+/// Maximum number of token ids in one call. No model has a longer context, and an iterator may be
+/// infinite.
 const MAX_TOKENS: usize = 1 << 24;
 
-/// Maximum texts of one call.
+/// Maximum number of texts in one call.
 const MAX_TEXTS: usize = 1 << 20;
 
-/// Token ids: a sequence of integers, a NumPy array of integers, or a tensor of another library.
+/// Converts a sequence of integers, a NumPy array of integers, or a tensor of another library to
+/// token ids.
 pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>> {
     let py = object.py();
     let expected = || {
@@ -66,8 +68,8 @@ pub(crate) fn tokens(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<u32>
     Ok(tokens)
 }
 
-/// Several texts, at most [`MAX_TEXTS`]. An object may lie about its length, so that nothing is
-/// allocated for it.
+/// Converts an iterable to at most [`MAX_TEXTS`] strings. Allocates nothing in advance, since
+/// `__len__` of the object may be wrong.
 pub(crate) fn strings(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<String>> {
     let expected = || argument(object.py(), format!("{name}: expected a text or a list of texts"));
     if object.is_instance_of::<PyDict>() {

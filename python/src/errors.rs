@@ -1,10 +1,10 @@
-//! Errors as exceptions, with the same words.
+//! Conversion of errors to Python exceptions.
 
 use latent::{Error, ErrorKind, LoadOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-/// The exception of an error: a class of `latent.errors`.
+/// Converts an error to an exception of `latent.errors` with the same message.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     let name = match error.kind() {
         ErrorKind::Argument { .. } | ErrorKind::Grammar => "ArgumentError",
@@ -27,12 +27,12 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// An error of products as an exception.
+/// Converts an error of a 4-bit product to an exception.
 pub(crate) fn refused(py: Python<'_>, error: latent_marlin::Error) -> PyErr {
     exception(py, &error.into())
 }
 
-/// The exception of an argument that cannot be.
+/// Makes an `ArgumentError`.
 pub(crate) fn argument(py: Python<'_>, message: impl Into<String>) -> PyErr {
     exception(py, &Error::argument(message))
 }

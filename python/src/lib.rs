@@ -1,11 +1,11 @@
-//! The Python package `latent`: thin classes over `latent`. What users see is described in
-//! `latent/__init__.pyi` and docs/python.md.
+//! The Python package `latent`: thin classes over the crate `latent`. The public interface is
+//! described in `latent/_latent.pyi` and docs/python.md.
 //!
-//! * `errors.rs`: exceptions; `waiting.rs`: the GIL released, and Ctrl-C heard.
+//! * `errors.rs`: exceptions; `waiting.rs`: releases the GIL and handles Ctrl-C.
 //! * `model.rs`, `answer.rs`, `stream.rs`, `tokenizer.rs`, `plan.rs`: the classes; `options.rs`:
 //!   keyword arguments.
-//! * `arrays.rs`: NumPy arrays and tokens; `operand.rs`: arrays that are read where they are;
-//!   `json.rs`: objects of Python and JSON.
+//! * `arrays.rs`: NumPy arrays and token ids; `operand.rs`: arrays that are read without a copy;
+//!   `json.rs`: conversion of Python objects to and from JSON.
 //! * `gguf/`: GGUF files; `gemm/`: products with 4-bit weights.
 #![deny(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! A loaded model.
+//! The class `Model`.
 
 use crate::answer::Answer;
 use crate::arrays::{shaped, strings, tokens};
@@ -17,11 +17,15 @@ use pyo3::types::{PyDict, PyString, PyTuple};
 use std::path::PathBuf;
 use std::sync::{PoisonError, RwLock};
 
-/// A loaded model. Any threads may use it at the same time.
+/// A loaded language model.
+///
+/// Create it with `Model.load`. A model can be used from several threads at the same time;
+/// concurrent generations are batched. It is a context manager that closes the model on exit.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Model {
     /// None once it is closed.
     // Calls hold a clone, so that `close` in another thread does not interrupt them.
+    /// None after `close`.
     loaded: RwLock<Option<Loaded>>,
     description: Description,
 }
@@ -32,7 +36,7 @@ impl Model {
         loaded.clone().ok_or_else(|| argument(py, "this model was closed"))
     }
 
-    /// Begins an answer.
+    /// Starts a generation.
     fn begin(
         &self,
         prompt: &Bound<'_, PyAny>,
@@ -63,7 +67,7 @@ impl Model {
     }
 }
 
-/// One question as a conversation; a conversation as it is.
+/// Wraps a `str` in a list with one message of the user. Returns other objects unchanged.
 fn conversation<'py>(messages: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     let py = messages.py();
     if messages.cast::<PyString>().is_ok() {
@@ -86,8 +90,61 @@ impl Model {
         ))
     }
 
-    /// Loads a model: a GGUF file, any of its shards, a folder of safetensors, a packed file; None
-    /// is the demo model that is built in.
+    /// Load a model from a local file.
+    ///
+    /// Parameters
+    /// ----------
+    /// path : str or os.PathLike, optional
+    ///     A GGUF file, any shard of a split GGUF file, a directory with safetensors files, or a
+    ///     packed file. If None, load the built-in demo model.
+    /// ctx_size : int, optional
+    ///     Maximum length of a sequence in tokens. By default the model's limit, or less if memory
+    ///     does not suffice.
+    /// cache_tokens : int, optional
+    ///     Capacity of the KV cache for all sequences, in tokens. By default the length of one
+    ///     context.
+    /// threads : int, optional
+    ///     Number of threads. By default one per core that this process may use.
+    /// batch_size : int, optional
+    ///     Maximum batch size in tokens. By default chosen automatically.
+    /// cache_type : {"f32", "f16", "bf16", "int8"}, optional
+    ///     Element type of the KV cache.
+    /// precision : {"default", "exact"}, optional
+    ///     Arithmetic of the model.
+    /// device : str, optional
+    ///     "cpu" (default), "gpu", "gpu:N", "auto" or "reference".
+    /// draft : {"none", "ngram", "mtp", "all"}, optional
+    ///     Source of draft tokens for speculative decoding.
+    /// mla : {"auto", "absorbed", "naive", "separate"}, optional
+    ///     Formulation of Multi-head Latent Attention.
+    /// sparse_attention : {"on", "off"}, optional
+    ///     Whether models with an indexer attend to selected tokens only.
+    /// isa : {"auto", "portable", "avx2", "avx512", "amx"}, optional
+    ///     Highest instruction set to use.
+    /// pin : {"auto", "off", "cores", "nodes"}, optional
+    ///     Binding of threads to CPUs.
+    /// force : bool, optional
+    ///     Load the model even if memory seems insufficient.
+    /// lora : path or list, optional
+    ///     LoRA adapters: a path, or a list of paths and of (path, scale) pairs. The default scale
+    ///     is 1.
+    ///
+    /// Returns
+    /// -------
+    /// Model
+    ///
+    /// Raises
+    /// ------
+    /// latent.errors.ModelNotFoundError
+    ///     If `path` does not exist.
+    /// latent.errors.FileError
+    ///     If a file cannot be read or is malformed.
+    /// latent.errors.UnsupportedError
+    ///     If the architecture or the tokenizer of the model is not supported.
+    /// latent.errors.OutOfMemoryError
+    ///     If the model does not fit into memory.
+    /// latent.errors.ArgumentError
+    ///     If an option is unknown or has an invalid value.
     #[staticmethod]
     #[pyo3(signature = (path = None, **options))]
     fn load(py: Python<'_>, path: Option<PathBuf>, options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
@@ -111,7 +168,41 @@ impl Model {
         Ok(Model { loaded: RwLock::new(Some(loaded)), description })
     }
 
-    /// Answers a prompt: a text to go on with, token ids, or the messages of a conversation.
+    /// Generate an answer, and wait until it is complete.
+    ///
+    /// Parameters
+    /// ----------
+    /// prompt : str, sequence of int, or list of dict
+    ///     Text to continue, token ids, or the messages of a conversation.
+    /// variables : dict, optional
+    ///     Variables of the chat template, such as `enable_thinking` or `tools`. Only for messages.
+    /// max_tokens : int, optional
+    ///     Maximum number of tokens to generate. By default, until the model ends or the context is
+    ///     full.
+    /// stop : str or list of str, optional
+    ///     Stop strings. The answer ends before the first of them.
+    /// logprobs : int, optional
+    ///     Number of alternatives per token to report log-probabilities of.
+    /// seed : int, optional
+    ///     Seed of the random number generator. By default random.
+    /// logit_bias : dict of int to float, optional
+    ///     Values to add to the logits of tokens. `-inf` bans a token.
+    /// lora : list of float, optional
+    ///     Scale for each LoRA adapter of the model, in the order of loading.
+    /// **options
+    ///     Sampling parameters such as `temperature`, `top_k`, `top_p` and `repeat_penalty`.
+    ///     Defaults are those that the model recommends, otherwise those of Latent.
+    ///
+    /// Returns
+    /// -------
+    /// Answer
+    ///
+    /// Raises
+    /// ------
+    /// latent.errors.TooLongError
+    ///     If the prompt does not fit into the context.
+    /// latent.errors.ArgumentError
+    ///     If an argument is invalid.
     #[pyo3(signature = (prompt, *, variables = None, **options))]
     fn generate(
         &self,
@@ -122,7 +213,13 @@ impl Model {
         self.begin(prompt, variables, options)?.finish(prompt.py())
     }
 
-    /// The same as an iterator over the pieces of the text.
+    /// Generate an answer, and return an iterator over its text.
+    ///
+    /// The arguments are those of `generate`. The model generates tokens ahead of the reader.
+    ///
+    /// Returns
+    /// -------
+    /// Stream
     #[pyo3(signature = (prompt, *, variables = None, **options))]
     fn stream(
         &self,
@@ -133,7 +230,28 @@ impl Model {
         self.begin(prompt, variables, options)
     }
 
-    /// Answers a conversation: a list of messages, or one question.
+    /// Generate the next message of a conversation with the chat template of the model.
+    ///
+    /// Parameters
+    /// ----------
+    /// messages : str or list of dict
+    ///     The messages, or the text of a single user message.
+    /// variables : dict, optional
+    ///     Variables of the chat template, such as `enable_thinking` or `tools`.
+    /// **options
+    ///     As for `generate`.
+    ///
+    /// Returns
+    /// -------
+    /// Answer
+    ///     Its `message` can be appended to `messages`.
+    ///
+    /// Raises
+    /// ------
+    /// latent.errors.TextError
+    ///     If the model has no chat template or the template cannot be rendered.
+    /// latent.errors.TooLongError
+    ///     If the prompt does not fit into the context.
     #[pyo3(signature = (messages, *, variables = None, **options))]
     fn chat(
         &self,
@@ -144,7 +262,19 @@ impl Model {
         self.begin(&conversation(messages)?, variables, options)?.finish(messages.py())
     }
 
-    /// A conversation as the model reads it, by its chat template.
+    /// Render a conversation with the chat template of the model.
+    ///
+    /// Parameters
+    /// ----------
+    /// messages : str or list of dict
+    ///     The messages, or the text of a single user message.
+    /// variables : dict, optional
+    ///     Variables of the chat template.
+    ///
+    /// Returns
+    /// -------
+    /// str
+    ///     The prompt that the model would be given.
     #[pyo3(signature = (messages, *, variables = None))]
     fn render(&self, messages: &Bound<'_, PyAny>, variables: Option<&Bound<'_, PyDict>>) -> PyResult<String> {
         let py = messages.py();
@@ -155,7 +285,19 @@ impl Model {
         rendered.map(|prompt| prompt.text().to_owned()).map_err(|error| exception(py, &error))
     }
 
-    /// Logits after the last of some tokens, or with `all` after each.
+    /// Compute logits for a sequence of tokens.
+    ///
+    /// Parameters
+    /// ----------
+    /// tokens : sequence of int or array of integers
+    ///     Token ids.
+    /// all : bool, default False
+    ///     If True, return the logits after each token, otherwise after the last one only.
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     float32 array of shape (vocab_size,), or (len(tokens), vocab_size) if `all` is True.
     #[pyo3(signature = (tokens, *, all = false))]
     fn logits<'py>(&self, tokens: &Bound<'py, PyAny>, all: bool) -> PyResult<Bound<'py, PyAny>> {
         let py = tokens.py();
@@ -166,7 +308,16 @@ impl Model {
         if all { shaped(py, logits, &[rows, vocab]) } else { shaped(py, logits, &[vocab]) }
     }
 
-    /// The embedding of a text, or one row for each of several.
+    /// Compute embeddings: means of the last hidden states, normalized to a Euclidean length of 1.
+    ///
+    /// Parameters
+    /// ----------
+    /// texts : str or list of str
+    ///
+    /// Returns
+    /// -------
+    /// numpy.ndarray
+    ///     float32 array of shape (hidden_size,) for a single text, or (len(texts), hidden_size).
     fn embed<'py>(&self, texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = texts.py();
         let one = texts.cast::<PyString>().is_ok();
@@ -178,7 +329,16 @@ impl Model {
         if one { shaped(py, values, &[hidden]) } else { shaped(py, values, &[texts.len(), hidden]) }
     }
 
-    /// The plan of a step of some tokens.
+    /// Return the execution plan of a step.
+    ///
+    /// Parameters
+    /// ----------
+    /// rows : int, default 1
+    ///     Number of tokens in the step.
+    ///
+    /// Returns
+    /// -------
+    /// Plan
     #[pyo3(signature = (rows = 1))]
     fn plan(&self, py: Python<'_>, rows: usize) -> PyResult<Plan> {
         let loaded = self.loaded(py)?;
@@ -186,7 +346,19 @@ impl Model {
         plan.map(Plan::new).map_err(|error| exception(py, &error))
     }
 
-    /// Where the time of a prompt and of the tokens after it goes.
+    /// Measure the time per phase while processing a prompt and decoding.
+    ///
+    /// Parameters
+    /// ----------
+    /// prompt : int, default 256
+    ///     Number of tokens of the prompt.
+    /// decode : int, default 32
+    ///     Number of tokens to decode after it.
+    ///
+    /// Returns
+    /// -------
+    /// dict
+    ///     The data of `latent profile --json`.
     #[pyo3(signature = (prompt = 256, decode = 32))]
     fn profile<'py>(&self, py: Python<'py>, prompt: usize, decode: usize) -> PyResult<Bound<'py, PyAny>> {
         let loaded = self.loaded(py)?;
@@ -194,50 +366,53 @@ impl Model {
         json::to_python(py, &profile)
     }
 
-    /// The tokenizer.
+    /// Tokenizer of the model.
     #[getter]
     fn tokenizer(&self, py: Python<'_>) -> PyResult<Tokenizer> {
         self.loaded(py).map(Tokenizer::new)
     }
 
-    /// The source of the chat template, None if the model has none.
+    /// Source of the chat template, or None if the model has none.
     #[getter]
     fn chat_template(&self, py: Python<'_>) -> PyResult<Option<String>> {
         Ok(self.loaded(py)?.text().chat_template().map(str::to_owned))
     }
 
-    /// What was loaded, and how it runs.
+    /// Description of the model and its configuration, as a dict.
     #[getter]
     fn description<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let value = serde_json::to_value(&self.description);
         json::to_python(py, &value.map_err(|error| argument(py, error.to_string()))?)
     }
 
-    /// The model's name.
+    /// Name of the model.
     #[getter]
     fn name(&self) -> &str {
         &self.description.name
     }
 
-    /// Tokens of context.
+    /// Maximum length of a sequence in tokens.
     #[getter]
     fn context(&self) -> usize {
         self.description.context
     }
 
-    /// Logits per token.
+    /// Vocabulary size, which is the number of logits per token.
     #[getter]
     fn vocab_size(&self) -> usize {
         self.description.vocab_size
     }
 
-    /// Elements of an embedding.
+    /// Number of elements of an embedding.
     #[getter]
     fn hidden_size(&self) -> usize {
         self.description.hidden_size
     }
 
-    /// Gives the model's memory back, as soon as its streams and tokenizers have gone, too.
+    /// Release the model.
+    ///
+    /// Its memory is freed once its streams and tokenizers have been released too. Methods that use
+    /// the model then raise `ArgumentError`. Closing a closed model has no effect.
     fn close(&self, py: Python<'_>) {
         let loaded = self.loaded.write().unwrap_or_else(PoisonError::into_inner).take();
         // The last drop waits for the engine's thread, which must not happen with the GIL.

@@ -1,21 +1,22 @@
-//! Arrays as they are stored: NumPy's, and tensors of other libraries over the same memory.
+//! Arrays that are read without a copy: those of NumPy, and tensors of other libraries.
 
 use crate::arrays::through_dlpack;
 use crate::errors::argument;
 use numpy::{Element, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn};
 use pyo3::prelude::*;
 
-/// An array whose elements follow one another, the last index fastest.
+/// A C-contiguous array.
 pub(crate) struct Operand<'py> {
     name: &'static str,
     array: Bound<'py, PyAny>,
-    /// NumPy's name of the type of its elements, or ml_dtypes' where NumPy has none.
+    /// NumPy's name of the element type, or that of ml_dtypes for types that NumPy lacks.
     pub(crate) dtype: String,
     pub(crate) shape: Vec<usize>,
 }
 
 impl<'py> Operand<'py> {
-    /// The array of an argument.
+    /// Converts an argument. Raises `ArgumentError` if it is not an array, not contiguous, or not
+    /// aligned.
     pub(crate) fn new(object: &Bound<'py, PyAny>, name: &'static str) -> PyResult<Operand<'py>> {
         let py = object.py();
         let wrong = |problem: String| argument(py, format!("{name} {problem}"));
@@ -53,7 +54,7 @@ impl<'py> Operand<'py> {
         Ok(Operand { name, array, dtype, shape })
     }
 
-    /// Elements of one of NumPy's types, where each has as many bytes as are stored for it.
+    /// Borrows the elements as NumPy's type `stored`, which has the same size as the element type.
     pub(crate) fn read<T: Element>(&self, stored: &str) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
         let py = self.array.py();
         let wrong = |problem: String| argument(py, format!("{}: {problem}", self.name));
@@ -63,13 +64,13 @@ impl<'py> Operand<'py> {
         array.try_readonly().map_err(|error| wrong(error.to_string()))
     }
 
-    /// Refuses a type of elements.
+    /// Makes the error for an unsupported element type.
     pub(crate) fn unexpected(&self, expected: &str) -> PyErr {
         let Operand { name, dtype, array, .. } = self;
         argument(array.py(), format!("{name} is an array of {dtype}, expected {expected}"))
     }
 
-    /// Refuses any other shape.
+    /// Returns an error unless the array has the expected shape.
     pub(crate) fn check_shape(&self, expected: &[usize], why: &str) -> PyResult<()> {
         if self.shape == expected {
             return Ok(());
@@ -80,14 +81,14 @@ impl<'py> Operand<'py> {
     }
 }
 
-/// A shape as Python writes it.
+/// Formats a shape as Python does.
 pub(crate) fn tuple(shape: &[usize]) -> String {
     let sizes: Vec<String> = shape.iter().map(usize::to_string).collect();
     format!("({}{})", sizes.join(", "), if shape.len() == 1 { "," } else { "" })
 }
 
-/// A tensor of torch whose elements NumPy does not know as one of integers over the same bits, with
-/// the name of their type; other objects as they are.
+/// Converts a torch tensor with an element type that NumPy lacks to an integer tensor over the same
+/// memory, and returns the name of its element type. Returns other objects unchanged.
 fn known_to_numpy<'py>(object: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Option<&'static str>)> {
     let Some(dtype) = object.getattr_opt("dtype")? else { return Ok((object.clone(), None)) };
     let (name, stored) = match dtype.to_string().as_str() {

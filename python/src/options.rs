@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::path::PathBuf;
 
-/// Names of the options of loading that are numbers.
+/// Names of the numeric options of `Model.load`.
 const NUMBERS: [&str; 4] = ["ctx_size", "cache_tokens", "threads", "batch_size"];
 
-/// Names of the options of generating, apart from the numbers of sampling.
+/// Names of the options of `Model.generate`, except numeric sampling parameters.
 const GENERATE: [&str; 6] = ["max_tokens", "stop", "logprobs", "seed", "logit_bias", "lora"];
 
 pub(crate) type Keywords<'a, 'py> = Option<&'a Bound<'py, PyDict>>;
 
-/// A value of an option.
+/// A keyword argument.
 pub(crate) struct KeywordValue<'a, 'py> {
     pub(crate) name: &'a str,
     pub(crate) value: Bound<'py, PyAny>,
@@ -48,7 +48,7 @@ impl KeywordValue<'_, '_> {
     }
 }
 
-/// The options that are given; None counts as not given.
+/// The keyword arguments that are not None.
 pub(crate) fn given<'py>(keywords: Keywords<'_, 'py>) -> PyResult<Vec<(String, Bound<'py, PyAny>)>> {
     let Some(keywords) = keywords else { return Ok(Vec::new()) };
     let mut all = Vec::with_capacity(keywords.len());
@@ -65,7 +65,7 @@ pub(crate) fn unknown(py: Python<'_>, name: &str, known: &[&str]) -> PyErr {
     argument(py, format!("unknown option {name:?}; expected one of {}", known.join(", ")))
 }
 
-/// The options of `Model.load`.
+/// Converts the options of `Model.load`. Returns the LoRA adapters and their scales separately.
 pub(crate) fn load(
     py: Python<'_>,
     keywords: Keywords<'_, '_>,
@@ -97,7 +97,7 @@ pub(crate) fn load(
     Ok((options, adapters))
 }
 
-/// LoRA adapters: a path, or a list of paths and of pairs of a path and a scale.
+/// Converts `lora`: a path, or a list of paths and of (path, scale) pairs.
 fn lora(given: &KeywordValue<'_, '_>) -> PyResult<Vec<(PathBuf, f32)>> {
     let wrong = || given.unexpected("a path, or a list of paths or of pairs (path, scale)");
     // First, since a `str` is also an iterable, of characters that would be taken for paths.
@@ -121,7 +121,7 @@ fn lora(given: &KeywordValue<'_, '_>) -> PyResult<Vec<(PathBuf, f32)>> {
     Ok(adapters)
 }
 
-/// The options of an answer.
+/// Converts the options of `Model.generate`.
 pub(crate) fn generate(
     py: Python<'_>,
     model: &Model,
@@ -170,22 +170,22 @@ fn set(py: Python<'_>, options: &mut GenerateOptions, given: &KeywordValue<'_, '
     Ok(())
 }
 
-/// The variables of a chat template.
+/// Converts the variables of a chat template.
 pub(crate) fn chat(py: Python<'_>, variables: Keywords<'_, '_>) -> PyResult<ChatOptions> {
     let Some(variables) = variables else { return Ok(ChatOptions::default()) };
     let variables = json::from_python(variables, "template variables")?;
     ChatOptions::from_json(variables).map_err(|error| exception(py, &error))
 }
 
-/// What is answered.
+/// A prompt: token ids or messages.
 pub(crate) enum Prompt {
-    /// Tokens.
+    /// Token ids.
     Tokens(Vec<u32>),
-    /// Messages of a conversation.
+    /// Messages of a conversation, as JSON.
     Messages(serde_json::Value),
 }
 
-/// A text to go on with, token ids, or the messages of a conversation.
+/// Converts a prompt: a text, which is tokenized, token ids, or the messages of a conversation.
 pub(crate) fn prompt(model: &Model, object: &Bound<'_, PyAny>) -> PyResult<Prompt> {
     if let Ok(text) = object.cast::<PyString>() {
         let text: String = text.extract()?;

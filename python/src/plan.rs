@@ -1,4 +1,4 @@
-//! What a step computes.
+//! The classes `Plan` and `Operation`.
 
 use crate::errors::exception;
 use crate::json;
@@ -8,15 +8,15 @@ use pyo3::prelude::*;
 /// An operation of a plan.
 #[pyclass(frozen, get_all, module = "latent")]
 pub(crate) struct Operation {
-    /// Its word in the IR.
+    /// Name of the operation in the IR.
     op: &'static str,
-    /// Its layer; None outside of layers.
+    /// Index of the layer, or None outside of layers.
     layer: Option<usize>,
-    /// Between which barriers it runs, counted from 0.
+    /// Index of the phase in which it runs. Phases are separated by barriers.
     phase: usize,
-    /// Its kernels.
+    /// Names of its kernels.
     kernels: Vec<String>,
-    /// Its weights: slot, and how they are stored.
+    /// Its weights: (slot, storage format) tuples.
     weights: Vec<(String, String)>,
 }
 
@@ -28,7 +28,8 @@ impl Operation {
     }
 }
 
-/// The plan of a step. A notebook shows its drawing.
+/// Execution plan of a step. `str(plan)` has one line per operation, and a notebook shows a
+/// drawing.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Plan {
     view: PlanView,
@@ -42,7 +43,7 @@ impl Plan {
 
 #[pymethods]
 impl Plan {
-    /// Its operations, in order.
+    /// Operations, in the order of execution.
     #[getter]
     fn operations(&self) -> Vec<Operation> {
         let operation = |PlannedOperation { op, layer, phase, kernels, weights, .. }| Operation {
@@ -55,29 +56,29 @@ impl Plan {
         self.view.operations().into_iter().map(operation).collect()
     }
 
-    /// Phases between barriers.
+    /// Number of phases, which are separated by barriers.
     #[getter]
     fn phases(&self) -> usize {
         self.view.phases()
     }
 
-    /// Bytes of its activations.
+    /// Size of the memory for activations, in bytes.
     #[getter]
     fn arena_bytes(&self) -> usize {
         self.view.arena_bytes()
     }
 
-    /// All of it, as `latent graph plan --json` prints it.
+    /// Return the plan as a dict: the data of `latent graph plan --json`.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         json::to_python(py, &self.view.to_json().map_err(|error| exception(py, &error))?)
     }
 
-    /// The drawing as SVG.
+    /// Return the drawing as an SVG document.
     fn svg(&self, py: Python<'_>) -> PyResult<String> {
         self.view.svg().map_err(|error| exception(py, &error))
     }
 
-    /// The page of drawings, one file with everything in it.
+    /// Return the page of `latent graph --html`, a self-contained HTML document.
     fn html(&self, py: Python<'_>) -> PyResult<String> {
         self.view.html().map_err(|error| exception(py, &error))
     }
@@ -95,7 +96,7 @@ impl Plan {
         format!("<Plan: {}, {} operations>", text.lines().next().unwrap_or_default(), self.__len__())
     }
 
-    /// The drawing as an image, so that its styles are its own.
+    /// Return the drawing as an HTML image, for notebooks.
     fn _repr_html_(&self, py: Python<'_>) -> PyResult<String> {
         // Inline SVG would apply its styles to the whole notebook page.
         let encoded = py.import("base64")?.call_method1("b64encode", (self.svg(py)?.as_bytes(),))?;

@@ -1,4 +1,4 @@
-//! An answer while it comes.
+//! The class `Stream`.
 
 use crate::answer::Answer;
 use crate::errors::{argument, exception};
@@ -8,14 +8,17 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-/// An iterator over the pieces of an answer's text.
+/// Iterator over the text of an answer while it is generated.
+///
+/// Each item is a non-empty `str`. A stream can be read by one thread at a time. Closing or
+/// deleting it ends the generation. It is a context manager that closes the stream on exit.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Stream {
     state: Mutex<State>,
 }
 
 struct State {
-    /// None once the last piece was taken, or it was closed.
+    /// None after the last text was read, or after an error.
     generating: Option<AnswerStream>,
     answer: Option<Py<Answer>>,
 }
@@ -26,8 +29,8 @@ impl Stream {
         Stream { state: Mutex::new(state) }
     }
 
-    /// Its state, unless another thread waits for a piece: that one has released the GIL, and must
-    /// not be waited for with it.
+    /// Locks the state. Raises RuntimeError if another thread is reading: it has released the GIL,
+    /// so waiting for it with the GIL held would deadlock.
     fn state(&self) -> PyResult<MutexGuard<'_, State>> {
         // Never `lock`: the other thread may need the GIL, which this one holds, to return.
         match self.state.try_lock() {
@@ -39,7 +42,7 @@ impl Stream {
         }
     }
 
-    /// The answer, which is waited for.
+    /// Waits for the end of the generation, and returns the answer.
     pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<Py<Answer>> {
         let mut state = self.state()?;
         while state.next_text(py)?.is_some() {}
@@ -48,7 +51,7 @@ impl Stream {
 }
 
 impl State {
-    /// The next text that is not empty.
+    /// Returns the next text that is not empty, or `None` at the end of the answer.
     fn next_text(&mut self, py: Python<'_>) -> PyResult<Option<String>> {
         while let Some(generating) = &mut self.generating {
             let piece = waiting(py, |go_on| generating.next_update_while(go_on))
@@ -90,14 +93,20 @@ impl Stream {
         self.state()?.next_text(py)
     }
 
-    /// The answer, once the last piece was taken.
+    /// The finished answer.
+    ///
+    /// Raises
+    /// ------
+    /// latent.errors.ArgumentError
+    ///     If the stream has neither been read to its end nor closed.
     #[getter]
     fn answer(&self, py: Python<'_>) -> PyResult<Py<Answer>> {
         self.state()?.answer(py)
     }
 
-    /// Ends the answer at the current position. The stream yields no more pieces, and its answer is
-    /// the text read so far.
+    /// End the generation.
+    ///
+    /// The stream yields no more text. Its `answer` has the text that was read so far.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut state = self.state()?;
         // Tokens computed ahead are discarded. Only text that was held back still follows, and

@@ -1,4 +1,4 @@
-//! The model's tokenizer.
+//! The class `Tokenizer`.
 
 use crate::arrays::tokens;
 use crate::errors::{argument, exception};
@@ -6,7 +6,7 @@ use latent::Model;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// From text to token ids and back.
+/// Tokenizer of a model. `len(tokenizer)` is the vocabulary size.
 #[pyclass(frozen, module = "latent")]
 pub(crate) struct Tokenizer {
     model: Model,
@@ -20,7 +20,19 @@ impl Tokenizer {
 
 #[pymethods]
 impl Tokenizer {
-    /// The token ids of a text.
+    /// Convert text to token ids.
+    ///
+    /// Parameters
+    /// ----------
+    /// text : str
+    /// add_special : bool, default True
+    ///     Add the tokens that begin (and end) a prompt.
+    /// parse_special : bool, default False
+    ///     Convert names of control tokens to these tokens. Do not use it for untrusted text.
+    ///
+    /// Returns
+    /// -------
+    /// list of int
     #[pyo3(signature = (text, *, add_special = true, parse_special = false))]
     fn encode(
         &self,
@@ -33,7 +45,18 @@ impl Tokenizer {
         encoded.map_err(|error| exception(py, &error))
     }
 
-    /// The text of token ids.
+    /// Convert token ids to text.
+    ///
+    /// Parameters
+    /// ----------
+    /// tokens : sequence of int or array of integers
+    /// special : bool, default False
+    ///     Include the names of control tokens.
+    ///
+    /// Returns
+    /// -------
+    /// str
+    ///     Invalid UTF-8 is replaced by U+FFFD.
     #[pyo3(signature = (tokens, *, special = false))]
     fn decode(
         &self,
@@ -44,40 +67,40 @@ impl Tokenizer {
         self.model.text().decode(&tokens, special).map_err(|error| exception(py, &error))
     }
 
-    /// The bytes that a token stands for.
+    /// Return the bytes of a token.
     fn piece<'py>(&self, py: Python<'py>, token: u32) -> PyResult<Bound<'py, PyBytes>> {
         let piece = self.model.tokenizer().piece(token).ok_or_else(|| self.out_of_range(py, token))?;
         Ok(PyBytes::new(py, piece))
     }
 
-    /// A token's text in the vocabulary.
+    /// Return the text of a token in the vocabulary.
     fn token_text(&self, py: Python<'_>, token: u32) -> PyResult<&str> {
         self.model.tokenizer().token_text(token).ok_or_else(|| self.out_of_range(py, token))
     }
 
-    /// The id of a token by its text in the vocabulary, None if there is none.
+    /// Return the id of the token with this text in the vocabulary, or None.
     fn token_id(&self, text: &str) -> Option<u32> {
         self.model.tokenizer().token_id(text)
     }
 
-    /// Whether a token is a control token.
+    /// Return whether a token is a control token.
     fn is_control(&self, token: u32) -> bool {
         self.model.tokenizer().is_control(token)
     }
 
-    /// The token that begins a text.
+    /// Id of the beginning-of-sequence token, or None.
     #[getter]
     fn bos(&self) -> Option<u32> {
         self.model.tokenizer().bos()
     }
 
-    /// The token that ends a text.
+    /// Id of the end-of-sequence token, or None.
     #[getter]
     fn eos(&self) -> Option<u32> {
         self.model.tokenizer().eos()
     }
 
-    /// Tokens that end an answer.
+    /// Ids of the tokens that end an answer.
     #[getter]
     fn end_of_generation(&self) -> Vec<u32> {
         self.model.tokenizer().end_of_generation().to_vec()

@@ -1,12 +1,13 @@
-//! Work without the GIL, during which Ctrl-C is heard.
+//! Runs work without the GIL, and checks for signals meanwhile.
 
 use crate::errors::exception;
 use latent::{Error, WaitCheck};
 use pyo3::prelude::*;
 
-/// Runs `work` without the GIL. Where a signal's handler raises meanwhile (Ctrl-C raises
-/// KeyboardInterrupt), `work` is told to stop, and that is what is raised. Only Python's main
-/// thread runs handlers; nothing is installed.
+/// Runs `work` without the GIL. `work` calls its argument regularly, which runs pending signal
+/// handlers and returns false if one of them raised (Ctrl-C raises KeyboardInterrupt). Then `work`
+/// stops, and the exception is raised. Python runs handlers on its main thread only. No handler is
+/// installed.
 pub(crate) fn waiting<T: Send>(
     py: Python<'_>,
     work: impl FnOnce(WaitCheck<'_>) -> Result<T, Error> + Send,

@@ -1,4 +1,4 @@
-/* A product with FP4 weights. From the root of the repository:
+/* Multiplies by a weight in FP4. From the root of the repository:
  *
  *     cargo build --release -p latent-capi
  *     cc crates/capi/examples/gemm.c -Icrates/capi/include -Ltarget/release -llatent -lm -o gemm
@@ -43,7 +43,7 @@ int main(void) {
         return failed(error);
     }
     latent_gemm_free(gemm);
-    /* compare with sums of the decoded weights in double precision */
+    /* Compare with the product of the decoded weights in double precision. */
     double wrong = 0, size = 0;
     for (int m = 0; m < M; m++) {
         for (int n = 0; n < N; n++) {

@@ -1,4 +1,4 @@
-/* From a question to an answer, printed as it comes. From the root of the repository:
+/* Generates text and prints it while it is generated. From the root of the repository:
  *
  *     cargo build --release -p latent-capi
  *     cc crates/capi/examples/generate.c -Icrates/capi/include -Ltarget/release -llatent -o generate
@@ -9,14 +9,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Says why a call failed, and frees the error. */
+/* Prints why a call failed, and releases the error. */
 static int failed(const char *what, latent_error *error) {
     fprintf(stderr, "%s: %s (code %d)\n", what, latent_error_message(error), (int)latent_error_status(error));
     latent_error_free(error);
     return 1;
 }
 
-/* Prints a piece of text. Returning false would end the answer. */
+/* Prints the text of an event. Returns false, which ends the generation, if stdout fails. */
 static bool print(void *user_data, const latent_event *event) {
     size_t *tokens = (size_t *)user_data;
     if (event->kind == LATENT_EVENT_TOKEN) {
@@ -54,7 +54,7 @@ static int continue_text(const latent_model *model, const char *text) {
 }
 
 static int answer_question(const latent_model *model, const char *question) {
-    /* what stands in for a JSON library: questions without quotes and backslashes */
+    /* Without a JSON library: the question must not contain quotes or backslashes. */
     char messages[512];
     int length = snprintf(messages, sizeof messages, "[{\"role\": \"user\", \"content\": \"%s\"}]", question);
     if (length < 0 || (size_t)length >= sizeof messages) {
@@ -75,7 +75,7 @@ static int answer_question(const latent_model *model, const char *question) {
 
 int main(int argc, char **argv) {
     if (latent_abi_version() != LATENT_ABI_VERSION) {
-        fprintf(stderr, "liblatent %s has another interface than the header\n", latent_version());
+        fprintf(stderr, "liblatent %s has another ABI version than the header\n", latent_version());
         return 1;
     }
     latent_load_options options = {sizeof(latent_load_options)};

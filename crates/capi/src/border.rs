@@ -5,7 +5,8 @@ use latent::Error;
 use std::ffi::{CStr, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Runs a function's body. Its error goes to `*error`, where the caller wants it.
+/// Runs the body of an exported function, and converts its error or panic to a status. Stores the
+/// error object in `*error` unless `error` is NULL.
 ///
 /// # Safety
 /// `error` is NULL or can be written to.
@@ -25,13 +26,13 @@ pub(crate) unsafe fn guarded(
     status
 }
 
-/// What `body` returns, or the error of its panic.
+/// Runs `body`, and converts a panic to an error.
 pub(crate) fn caught<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| Err(Error::panicked(&*panic)))
 }
 
-/// Gives what `make` returns to the caller, who frees it with [`free`]. `*place` is NULL after an
-/// error.
+/// Moves the result of `make` to the heap and stores its pointer in `*place`. The caller releases
+/// it with [`free`]. Sets `*place` to NULL if `make` fails.
 ///
 /// # Safety
 /// `place` is NULL or can be written to.
@@ -52,10 +53,10 @@ pub(crate) unsafe fn hand_out<T>(
     Ok(())
 }
 
-/// Frees what [`hand_out`] gave. NULL is fine.
+/// Drops an object that [`hand_out`] created. Does nothing if `owned` is NULL.
 ///
 /// # Safety
-/// `owned` is NULL, or came from `hand_out` and is freed once.
+/// `owned` is NULL, or was created by `hand_out` and has not been freed.
 pub(crate) unsafe fn free<T>(owned: *mut T) {
     if owned.is_null() {
         return;
@@ -69,16 +70,16 @@ pub(crate) unsafe fn free<T>(owned: *mut T) {
     });
 }
 
-/// What a pointer of the caller points to.
+/// Borrows the object that an argument points to. Fails if the pointer is NULL.
 ///
 /// # Safety
-/// It is NULL, or points to a `T` that no thread changes during the call.
+/// `pointer` is NULL, or points to a `T` that no thread changes during the call.
 pub(crate) unsafe fn given<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Error> {
     // SAFETY: as the caller promises
     unsafe { pointer.as_ref() }.ok_or_else(|| null(name))
 }
 
-/// Elements that the caller gives; NULL is fine for none.
+/// Borrows an input array. `data` may be NULL if `count` is 0.
 ///
 /// # Safety
 /// `data` points to `count` elements that no thread changes during the call, or `count` is 0.
@@ -98,7 +99,7 @@ pub(crate) unsafe fn elements<'a, T>(data: *const T, count: usize, name: &str) -
     Ok(unsafe { std::slice::from_raw_parts(data, count) })
 }
 
-/// Elements that the caller wants to be written.
+/// Borrows an output array. `data` may be NULL if `count` is 0.
 ///
 /// # Safety
 /// `data` points to `count` elements that no other thread reads or writes during the call, or
@@ -117,7 +118,7 @@ pub(crate) unsafe fn elements_mut<'a, T>(
     Ok(unsafe { std::slice::from_raw_parts_mut(data, count) })
 }
 
-/// UTF-8 text of a given length.
+/// Borrows a UTF-8 text of `length` bytes.
 ///
 /// # Safety
 /// As for [`elements`].
@@ -127,11 +128,10 @@ pub(crate) unsafe fn text<'a>(data: *const c_char, length: usize, name: &str) ->
     utf8(bytes, name)
 }
 
-/// UTF-8 text that ends with NUL; none for NULL.
+/// Borrows a NUL-terminated UTF-8 string. Returns `None` for NULL.
 ///
 /// # Safety
-/// `data` is NULL, or points to bytes with a NUL among them that no thread changes during the
-/// call.
+/// `data` is NULL, or points to NUL-terminated bytes that no thread changes during the call.
 pub(crate) unsafe fn word<'a>(data: *const c_char, name: &str) -> Result<Option<&'a str>, Error> {
     if data.is_null() {
         return Ok(None);

@@ -1,23 +1,22 @@
-//! Strings and tokens that the library hands out.
+//! Strings and token arrays that the library allocates for the caller.
 
 use std::ffi::c_char;
 
-/// A text of the library: UTF-8 with a NUL behind it, which `length` does not count. Free it with
-/// latent_string_free.
+/// UTF-8 text allocated by the library. The caller must release it with latent_string_free.
 #[repr(C)]
 pub struct latent_string {
-    /// The bytes.
+    /// The text, followed by a terminating NUL. The text may itself contain NUL bytes.
     pub data: *mut c_char,
-    /// How many there are.
+    /// Length of the text in bytes, without the terminating NUL.
     pub length: usize,
 }
 
-/// Tokens of the library. Free them with latent_tokens_free.
+/// Token ids allocated by the library. The caller must release them with latent_tokens_free.
 #[repr(C)]
 pub struct latent_tokens {
-    /// The ids.
+    /// The token ids.
     pub data: *mut u32,
-    /// How many there are.
+    /// Number of elements in `data`.
     pub length: usize,
 }
 
@@ -38,7 +37,8 @@ impl latent_tokens {
     }
 }
 
-/// Gives a value away, where the caller wants it.
+/// Writes the result of `value` to `place`. Does nothing, and does not call `value`, if `place` is
+/// NULL.
 ///
 /// # Safety
 /// `place` is NULL or can be written to.
@@ -49,7 +49,8 @@ pub(crate) unsafe fn give<T>(place: *mut T, value: impl FnOnce() -> T) {
     }
 }
 
-/// Frees a text, and makes it empty. NULL and a text without data are fine.
+/// Releases the data of `string`, then sets `data` to NULL and `length` to 0. The struct itself
+/// belongs to the caller. Does nothing if `string` or its `data` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_string_free(string: *mut latent_string) {
     // SAFETY: the caller gives NULL or a string of its own
@@ -63,7 +64,8 @@ pub unsafe extern "C" fn latent_string_free(string: *mut latent_string) {
     *string = latent_string { data: std::ptr::null_mut(), length: 0 };
 }
 
-/// Frees tokens, and makes them none. NULL and tokens without data are fine.
+/// Releases the data of `tokens`, then sets `data` to NULL and `length` to 0. The struct itself
+/// belongs to the caller. Does nothing if `tokens` or its `data` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_tokens_free(tokens: *mut latent_tokens) {
     // SAFETY: the caller gives NULL or tokens of its own

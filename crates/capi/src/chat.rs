@@ -1,4 +1,4 @@
-//! Conversations.
+//! Conversations with a chat template.
 
 use crate::border::{self, guarded};
 use crate::buffers::{give, latent_string, latent_tokens};
@@ -11,10 +11,10 @@ use latent::{Chat, ChatOptions, ChatPrompt, Error, Model};
 use serde_json::Value;
 use std::ffi::{c_char, c_void};
 
-/// A conversation in the model's form.
+/// Renders a conversation to the prompt of the model.
 ///
 /// # Safety
-/// The texts are as their lengths say.
+/// Each text pointer is NULL or points to as many bytes as its length says.
 unsafe fn prompt(
     model: &Model,
     messages: (*const c_char, usize),
@@ -39,11 +39,20 @@ fn json(name: &str, text: &str) -> Result<Value, Error> {
         .map_err(|problem| Error::argument(format!("{name} is not JSON: {problem}")))
 }
 
-/// Renders a conversation by the model's chat template. `messages` is JSON: `[{"role": "user",
-/// "content": "Hello"}]`. `variables` is a JSON object of further variables of the template
-/// (`enable_thinking`), among them `tools` and `add_generation_prompt`; NULL and 0 for none. The
-/// text goes to `text`, the tokens to `tokens`; either may be NULL. What messages say makes no
-/// control tokens.
+/// Renders a conversation with the chat template of the model.
+///
+/// - `messages`: JSON array of messages, UTF-8 of `messages_length` bytes, such as `[{"role":
+///   "user", "content": "Hello"}]`.
+/// - `variables`: JSON object of template variables such as `enable_thinking`, including `tools`
+///   and `add_generation_prompt`. NULL and a length of 0 for none.
+/// - `text`: receives the prompt as text, to be released with latent_string_free; may be NULL.
+/// - `tokens`: receives the prompt as token ids, to be released with latent_tokens_free; may be
+///   NULL.
+///
+/// Names of control tokens within message contents are encoded as plain text. `text` and `tokens`
+/// are not written if the call fails.
+///
+/// Returns LATENT_BAD_TEXT if the model has no chat template or the template cannot be rendered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_render_chat(
     model: *const latent_model,
@@ -67,9 +76,14 @@ pub unsafe extern "C" fn latent_render_chat(
     }
 }
 
-/// Answers a conversation: latent_render_chat and latent_generate in one call. `message` may be
-/// NULL. It gets the parsed answer as JSON that can be appended to the messages:
-/// `{"role": "assistant", "content": …}`, with `reasoning_content` and `tool_calls` if any.
+/// Generates the next message of a conversation: latent_render_chat followed by latent_generate,
+/// whose parameters have the same meaning here. Blocks until the generation has ended.
+///
+/// `message` may be NULL. Otherwise it receives the parsed message as a JSON object, which can be
+/// appended to `messages`: `{"role": "assistant", "content": …}`, with `reasoning_content` and
+/// `tool_calls` if there are any. The caller must release it with latent_string_free.
+///
+/// `answer` and `message` are not written if the call fails.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_chat(
     model: *const latent_model,

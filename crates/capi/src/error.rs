@@ -1,43 +1,49 @@
-//! Errors: a code that is returned, and an object with a message by way of an out-parameter.
+//! Errors: functions return a code and store an object with a message in an out-parameter.
 //!
-//! An out-parameter rather than a message of the thread: what runs on many threads for one caller
-//! (coroutines, goroutines, other languages' schedulers) finds the message of its own call, and
-//! nothing has to be copied before the next one.
+//! The message is not stored per thread. A caller that multiplexes tasks over threads (coroutines,
+//! goroutines, schedulers of other languages) receives the message of its own call, and need not
+//! copy it before the next one.
 
 use latent::{Error, ErrorKind, LoadOptions};
 use std::ffi::{CString, c_char};
 
-/// What became of a call.
+/// Result of a call.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_status {
-    /// The call has succeeded.
+    /// The call succeeded.
     LATENT_OK = 0,
-    /// An invalid argument or option: NULL, invalid UTF-8, a wrong length, a value out of range.
+    /// An argument or option is invalid: NULL, invalid UTF-8, a wrong length, or a value out of
+    /// range.
     LATENT_INVALID_ARGUMENT = 1,
-    /// The model's file is not there.
+    /// The model file does not exist.
     LATENT_NOT_FOUND = 2,
-    /// The model's file cannot be read, or is malformed.
+    /// The model file cannot be read or is malformed.
     LATENT_BAD_FILE = 3,
-    /// The model's architecture or tokenizer is not known.
+    /// The architecture or the tokenizer of the model is not supported.
     LATENT_UNSUPPORTED = 4,
-    /// The model does not fit into memory; the message says what it needs.
+    /// There is not enough memory. If a model does not fit, the message states its requirement.
     LATENT_OUT_OF_MEMORY = 5,
     /// The prompt does not fit into the context.
     LATENT_TOO_LONG = 6,
-    /// A chat template or a text that cannot be rendered or encoded.
+    /// The chat template cannot be rendered, or a text cannot be encoded.
     LATENT_BAD_TEXT = 7,
-    /// The caller stopped it.
+    /// The operation was cancelled before it completed.
     LATENT_STOPPED = 8,
-    /// This process was forked from the one that loaded the model, whose threads are not here.
+    /// The object was created before this process was forked. Its threads do not exist in the
+    /// child.
     LATENT_FORKED = 9,
-    /// The engine failed, or panicked, which is an error of Latent: load the model again.
+    /// The engine failed or panicked, which is a bug in Latent. Load the model again.
     LATENT_ENGINE = 10,
 }
 
 use latent_status::*;
 
-/// Why a call failed.
+/// Description of a failed call: a latent_status and a message.
+///
+/// Functions that can fail take a `latent_error **error` as their last argument, which may be NULL.
+/// Otherwise, the function sets `*error` to NULL if it succeeds, and to a new object if it fails.
+/// The caller must release the object with latent_error_free.
 pub struct latent_error {
     status: latent_status,
     message: CString,
@@ -71,22 +77,24 @@ fn status(kind: &ErrorKind) -> latent_status {
     }
 }
 
-/// The code of an error; LATENT_OK for NULL.
+/// Returns the status code of `error`, or LATENT_OK if `error` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_error_status(error: *const latent_error) -> latent_status {
     // SAFETY: the caller gives NULL or an error of this library that was not freed
     unsafe { error.as_ref() }.map_or(LATENT_OK, |error| error.status)
 }
 
-/// The message of an error: what, where, the value, and what can be done; UTF-8. It lives as long
-/// as the error. An empty text for NULL.
+/// Returns the message of `error`: NUL-terminated UTF-8 that states what failed, where, the value,
+/// and the remedy. Returns an empty string if `error` is NULL.
+///
+/// The string belongs to `error` and is valid until latent_error_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_error_message(error: *const latent_error) -> *const c_char {
     // SAFETY: the caller gives NULL or an error of this library that was not freed
     unsafe { error.as_ref() }.map_or(c"".as_ptr(), |error| error.message.as_ptr())
 }
 
-/// Frees an error. NULL is fine.
+/// Releases an error object. Does nothing if `error` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_error_free(error: *mut latent_error) {
     if !error.is_null() {

@@ -1,57 +1,65 @@
-//! Events passed to a callback.
+//! Events that are passed to a callback during generation.
 
 use latent::GenerationUpdate;
 use std::ffi::{c_char, c_void};
 
-/// What has become of an answer.
+/// Type of a latent_event.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_event_kind {
-    /// Part of the prompt has run: `done` of `total` tokens.
+    /// A chunk of the prompt was processed: `done` of `total` tokens are in the KV cache.
     LATENT_EVENT_PROMPT = 0,
-    /// A token was chosen, and `text` is certain now; it may be empty.
+    /// A token was generated. `text` is the text that became final with it. It is empty if the
+    /// token ends within a UTF-8 character or within a possible stop string.
     LATENT_EVENT_TOKEN = 1,
-    /// `text` was held back until the end.
+    /// The generation ended. `text` is the remaining text, which had been held back.
     LATENT_EVENT_REST = 2,
 }
 
 use latent_event_kind::*;
 
-/// What has become of an answer.
+/// Event of a generation. Later versions of the library may append fields.
 #[repr(C)]
 pub struct latent_event {
-    /// The library's sizeof(latent_event).
+    /// sizeof(latent_event) in the library. It is smaller than in this header if the library is
+    /// older.
     pub size: usize,
-    /// What it is.
+    /// Type of the event.
     pub kind: latent_event_kind,
-    /// The token; 0 if none was chosen.
+    /// Token id for LATENT_EVENT_TOKEN; 0 for other events.
     pub token: u32,
-    /// UTF-8 with a NUL behind it. It lives until the callback returns.
+    /// NUL-terminated UTF-8, empty for LATENT_EVENT_PROMPT. Valid until the callback returns.
     pub text: *const c_char,
-    /// Its bytes.
+    /// Length of `text` in bytes, without the terminating NUL.
     pub text_length: usize,
-    /// Tokens of the prompt that are in the KV cache.
+    /// For LATENT_EVENT_PROMPT, the number of prompt tokens in the KV cache; 0 for other events.
     pub done: u64,
-    /// Tokens of the prompt.
+    /// For LATENT_EVENT_PROMPT, the number of tokens of the prompt; 0 for other events.
     pub total: u64,
 }
 
-/// Hears of an answer, on the thread that asked for it. It returns whether to go on; on false the
-/// answer ends. It must return: no exception and no longjmp may leave it.
+/// Callback that receives the events of a generation.
+///
+/// It runs on the thread that called latent_generate or latent_chat. `user_data` is the pointer
+/// given to that function. `event` is valid until the callback returns. Return true to continue, or
+/// false to end the generation.
+///
+/// The callback may call functions of this library, also for the same model. It must return
+/// normally: do not leave it with a C++ exception or longjmp.
 pub type latent_callback =
     Option<unsafe extern "C" fn(user_data: *mut c_void, event: *const latent_event) -> bool>;
 
-/// A callback with what belongs to it.
+/// A callback and its `user_data`.
 pub(crate) struct Callback {
     pub(crate) function: latent_callback,
     pub(crate) user_data: *mut c_void,
 }
 
 impl Callback {
-    /// Tells a piece; whether to go on.
+    /// Passes an update to the callback. Returns whether to continue the generation.
     ///
     /// # Safety
-    /// The function may be called with the data.
+    /// The function may be called with `user_data`.
     pub(crate) unsafe fn tell(&self, piece: GenerationUpdate) -> bool {
         let Some(function) = self.function else { return true };
         let (kind, token, text, done, total) = match piece {

@@ -1,4 +1,4 @@
-//! FP4 and INT4 GEMM.
+//! FP4 and INT4 GEMM on the CPU.
 
 use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
@@ -10,36 +10,41 @@ use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{Input, Packed, Shape};
 use std::ffi::{c_char, c_void};
 
-/// Threads and memory for products with 4-bit weights. Threads of the caller may use it at the same
-/// time: they take turns.
+/// A thread pool with workspace for matrix products with 4-bit weights. Create it with
+/// latent_gemm_new and release it with latent_gemm_free.
+///
+/// Several threads may use it at the same time. Their calls run one after the other.
 pub struct latent_gemm(GemmHandle);
 
-/// Types of inputs.
+/// Element type of an input array.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_input_type {
-    /// float.
+    /// 32-bit float, as float.
     LATENT_INPUT_F32 = 0,
-    /// f16, as uint16_t.
+    /// IEEE half precision, as uint16_t.
     LATENT_INPUT_F16 = 1,
-    /// bf16, as uint16_t.
+    /// bfloat16, as uint16_t.
     LATENT_INPUT_BF16 = 2,
 }
 
-/// What is forced of a product. Zeros leave everything to its shape: `latent_gemm_options options =
-/// {sizeof options};`
+/// Options that override the automatic choice of a kernel. A field that is 0 or NULL leaves the
+/// choice to the library: `latent_gemm_options options = {sizeof options};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_gemm_options {
     /// sizeof(latent_gemm_options).
     pub size: usize,
-    /// "auto", "gemm", "fused" or "striped"; NULL: auto.
+    /// Kernel: "auto", "gemm", "fused" or "striped". NULL: "auto", which depends on the shape.
     pub kernel: *const c_char,
-    /// Precision of the inputs in products: "auto" (theirs), "bf16" or "int8"; NULL: auto.
+    /// Precision of the inputs: "bf16", "int8", or "auto" to keep their own. NULL: "auto". On a
+    /// GPU, only "auto" is supported.
     pub activations: *const c_char,
-    /// Instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
+    /// Instruction set: "auto", "portable", "avx2", "avx512" or "amx". NULL: "auto". On a GPU, only
+    /// "auto" is supported.
     pub isa: *const c_char,
-    /// Slices of K, for the striped kernel, which it chooses; 0: chosen by the shape.
+    /// Number of slices of K, from 1 to k / 8. A value other than 0 selects the striped kernel. 0:
+    /// depends on the shape.
     pub parallel: u32,
 }
 
@@ -57,10 +62,10 @@ impl latent_gemm_options {
         parallel: 0,
     };
 
-    /// The options that are set.
+    /// Validates the options and copies them.
     ///
     /// # Safety
-    /// Its pointers are NULL or texts.
+    /// Each string pointer is NULL or points to a NUL-terminated string.
     pub(crate) unsafe fn read(&self) -> Result<GemmOptions, Error> {
         let mut options = GemmOptions::default();
         for (name, word) in [("kernel", self.kernel), ("activations", self.activations), ("isa", self.isa)] {
@@ -76,8 +81,12 @@ impl latent_gemm_options {
     }
 }
 
-/// Starts threads for products; 0: one for each core that affinity and cgroup quotas leave to this
-/// process. Free them with latent_gemm_free.
+/// Creates a thread pool for matrix products.
+///
+/// - `threads`: number of threads. 0: one per core that CPU affinity and cgroup quotas allow this
+///   process.
+/// - `gemm`: receives the pool, or NULL if the call fails. The caller must release it with
+///   latent_gemm_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_new(
     threads: u32,
@@ -95,16 +104,29 @@ pub unsafe extern "C" fn latent_gemm_new(
     }
 }
 
-/// Ends the threads, once no thread of the caller uses them. NULL is fine.
+/// Ends the threads and releases the pool. No other thread may use `gemm` during or after the call.
+/// Does nothing if `gemm` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_free(gemm: *mut latent_gemm) {
     // SAFETY: it came from latent_gemm_new, and the caller frees it once
     unsafe { border::free(gemm) }
 }
 
-/// Packs a dense weight `[k, n]`, row-major: `quant_type` is one of latent_quant_type. `words` gets
-/// `[k / 8, n]`: eight codes along K, the first in the lowest bits; `scales` `[k / group, n]` of
-/// f16, and for LATENT_INT4 `zeros` `[k / group, n]`, which is NULL otherwise.
+/// Quantizes a dense weight `[k, n]` to 4 bits.
+///
+/// - `quant_type`: one of latent_quant_type.
+/// - `k`, `n`: numbers of rows (inputs) and columns (outputs). `k` must be a multiple of 8 and of
+///   `group`.
+/// - `group`: number of consecutive inputs that share a scale.
+/// - `dense`, `dense_count`: the weight, row-major; `k * n` elements.
+/// - `words`, `words_count`: output buffer of `[k / 8, n]` words. Each has eight codes along K, the
+///   first in the lowest bits.
+/// - `scales`, `scales_count`: output buffer of `[k / group, n]` f16 scales.
+/// - `zeros`, `zeros_count`: output buffer of `[k / group, n]` zero points for LATENT_INT4; NULL
+///   and 0 for other types.
+///
+/// The buffers belong to the caller. Returns LATENT_INVALID_ARGUMENT, before anything is written,
+/// if one of them has another size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_pack(
     quant_type: i32,
@@ -143,9 +165,15 @@ pub unsafe extern "C" fn latent_gemm_pack(
     }
 }
 
-/// y = x · W: `m` rows of k inputs, whose type is one of latent_input_type, times a weight `[k, n]`
-/// into `m` rows of n results, which must not overlap the operands. `options` may be NULL. Results
-/// have the same bits for any number of threads.
+/// Computes `y = x * W` for a 4-bit weight W of shape `[k, n]`.
+///
+/// - `x`, `x_count`: `m` rows of `k` inputs, row-major; `x_count` is the number of elements.
+/// - `x_type`: element type of `x`: one of latent_input_type.
+/// - `m`: number of rows.
+/// - `y`, `y_count`: output buffer of `m` rows of `n` floats. It must not overlap the inputs.
+/// - `options`: NULL for the defaults.
+///
+/// The results have the same bits for any number of threads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_multiply(
     gemm: *const latent_gemm,
@@ -173,10 +201,10 @@ pub unsafe extern "C" fn latent_gemm_multiply(
     }
 }
 
-/// Inputs of a type.
+/// Borrows an input array whose element type is one of latent_input_type.
 ///
 /// # Safety
-/// `x` points to `count` of them that no thread changes during the call.
+/// `x` points to `count` elements of that type that no thread changes during the call.
 pub(crate) unsafe fn input<'a>(x: *const c_void, count: usize, input_type: i32) -> Result<Input<'a>, Error> {
     const F32: i32 = latent_input_type::LATENT_INPUT_F32 as i32;
     const F16: i32 = latent_input_type::LATENT_INPUT_F16 as i32;
@@ -192,7 +220,9 @@ pub(crate) unsafe fn input<'a>(x: *const c_void, count: usize, input_type: i32) 
     }
 }
 
-/// Decodes a weight into `values`, which holds `k · n` elements, row-major.
+/// Decodes a weight to float.
+///
+/// `values` is an output buffer of `[k, n]` elements, row-major. `values_count` must be `k * n`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_dequantize(
     gemm: *const latent_gemm,

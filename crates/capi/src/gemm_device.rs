@@ -1,4 +1,4 @@
-//! FP4 and INT4 GEMM on a GPU: weights and arrays stay in its memory.
+//! FP4 and INT4 GEMM on a GPU. Weights and arrays stay in its memory.
 
 use crate::border::{self, guarded, null};
 use crate::buffers::give;
@@ -10,18 +10,25 @@ use latent::Error;
 use latent_marlin::{DeviceArray, GemmDevice, ResidentWeight};
 use std::ffi::{c_char, c_void};
 
-/// A GPU for products with 4-bit weights. Threads of the caller may use it, its weights and its
-/// arrays at the same time.
+/// A GPU for matrix products with 4-bit weights. Open it with latent_gemm_device_open and release
+/// it with latent_gemm_device_free.
+///
+/// Several threads may use it, its weights and its arrays at the same time.
 pub struct latent_gemm_device(GemmDevice);
 
-/// A weight in the memory of a GPU.
+/// A 4-bit weight in the memory of a GPU. Release it with latent_device_weight_free.
 pub struct latent_device_weight(ResidentWeight);
 
-/// Rows of numbers in the memory of a GPU: inputs, results of products and inputs of further ones.
+/// A matrix in the memory of a GPU, used for inputs and results. Release it with
+/// latent_device_array_free.
 pub struct latent_device_array(DeviceArray);
 
-/// Opens a GPU: "gpu" (the first), "gpu:N", or "auto" (the first that is hardware). Free it with
-/// latent_gemm_device_free; its weights and arrays keep it open.
+/// Opens a GPU.
+///
+/// - `name`: "gpu" (the first one), "gpu:N", or "auto" (the first one that is not a software
+///   renderer).
+/// - `device`: receives the GPU, or NULL if the call fails. The caller must release it with
+///   latent_gemm_device_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_device_open(
     name: *const c_char,
@@ -44,15 +51,21 @@ pub unsafe extern "C" fn latent_gemm_device_open(
     }
 }
 
-/// Frees a GPU. NULL is fine.
+/// Releases a GPU. Weights and arrays on it remain valid and keep it open until they are released.
+/// Does nothing if `device` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_gemm_device_free(device: *mut latent_gemm_device) {
     // SAFETY: it came from latent_gemm_device_open, and the caller frees it once
     unsafe { border::free(device) }
 }
 
-/// Sends a weight to a GPU. `order` is NULL, or names for each of the weight's k rows the input
-/// that it is multiplied with (checkpoints in act-order). Free it with latent_device_weight_free.
+/// Copies a weight to a GPU.
+///
+/// - `weight`: the weight in host memory, which is not used after the call.
+/// - `order`, `order_count`: for checkpoints in act-order, `k` indices: row i of the weight is
+///   multiplied by input `order[i]`. NULL and 0 for the natural order.
+/// - `resident`: receives the weight, or NULL if the call fails. The caller must release it with
+///   latent_device_weight_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_weight_new(
     device: *const latent_gemm_device,
@@ -79,15 +92,21 @@ pub unsafe extern "C" fn latent_device_weight_new(
     }
 }
 
-/// Frees a weight on a GPU. NULL is fine.
+/// Releases a weight on a GPU. Does nothing if `resident` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_weight_free(resident: *mut latent_device_weight) {
     // SAFETY: it came from latent_device_weight_new, and the caller frees it once
     unsafe { border::free(resident) }
 }
 
-/// Sends `rows` rows of `columns` numbers, whose type is one of latent_input_type, to a GPU. Free
-/// them with latent_device_array_free.
+/// Copies a matrix to a GPU.
+///
+/// - `x`, `x_count`: `rows` rows of `columns` elements in host memory, row-major; `x_count` is the
+///   number of elements.
+/// - `x_type`: element type of `x`: one of latent_input_type. On the GPU, bf16 becomes f32, as does
+///   f16 if `columns` is odd.
+/// - `array`: receives the matrix, or NULL if the call fails. The caller must release it with
+///   latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_new(
     device: *const latent_gemm_device,
@@ -111,14 +130,15 @@ pub unsafe extern "C" fn latent_device_array_new(
     }
 }
 
-/// Frees an array on a GPU. NULL is fine.
+/// Releases an array on a GPU. Does nothing if `array` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_free(array: *mut latent_device_array) {
     // SAFETY: it came from a function of this library, and the caller frees it once
     unsafe { border::free(array) }
 }
 
-/// Rows and columns of an array; either may be NULL.
+/// Stores the number of rows and of columns of an array in `*rows` and `*columns`. Either pointer
+/// may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_shape(
     array: *const latent_device_array,
@@ -137,7 +157,9 @@ pub unsafe extern "C" fn latent_device_array_shape(
     }
 }
 
-/// Copies an array to the host as float, row-major, once the GPU has computed it.
+/// Waits until the GPU has computed an array, and copies it to host memory as float, row-major.
+///
+/// `values_count` must be the number of rows times the number of columns.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_array_read(
     array: *const latent_device_array,
@@ -154,9 +176,15 @@ pub unsafe extern "C" fn latent_device_array_read(
     }
 }
 
-/// y = x · W + bias on a GPU, where the result stays: `bias` is NULL or one row of n numbers,
-/// `options` may be NULL (`isa` and `activations` are those of the CPU). Free `y` with
-/// latent_device_array_free.
+/// Computes `y = x * W + bias` on a GPU. The result stays there. All operands must be on the same
+/// GPU.
+///
+/// - `resident`: the weight W of shape `[k, n]`.
+/// - `x`: rows of `k` inputs.
+/// - `bias`: one row of `n` elements, or NULL.
+/// - `options`: NULL for the defaults.
+/// - `y`: receives rows of `n` floats, or NULL if the call fails. The caller must release the array
+///   with latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_multiply(
     resident: *const latent_device_weight,
@@ -182,7 +210,10 @@ pub unsafe extern "C" fn latent_device_multiply(
     }
 }
 
-/// Decodes a weight on a GPU into `[k, n]` floats, which stay there. Free them with
+/// Decodes a weight on a GPU to an array of `[k, n]` floats, which stays there. The rows have the
+/// order in which they are stored.
+///
+/// `values` receives the array, or NULL if the call fails. The caller must release it with
 /// latent_device_array_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_device_dequantize(

@@ -1,4 +1,4 @@
-//! Generation.
+//! Text generation.
 
 use crate::border::{self, guarded};
 use crate::buffers::{give, latent_string};
@@ -11,39 +11,40 @@ use latent::{AnswerStream, Error, GenerateOptions, GeneratedAnswer, Model};
 use latent_engine::StopReason;
 use std::ffi::c_void;
 
-/// Why an answer ended.
+/// Reason why a generation ended.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_stop {
-    /// The model ended it.
+    /// The model generated a token that ends the answer.
     LATENT_STOP_END = 0,
-    /// One of the texts of `stop` came.
+    /// One of the strings in `stop` was generated.
     LATENT_STOP_STRING = 1,
-    /// It has as many tokens as were asked for.
+    /// `max_tokens` tokens were generated.
     LATENT_STOP_LENGTH = 2,
     /// The context is full.
     LATENT_STOP_CONTEXT = 3,
-    /// The callback ended it.
+    /// The callback returned false.
     LATENT_STOP_CALLER = 4,
 }
 
-/// What an answer took. Set `size` before the call.
+/// Statistics of a finished generation. Set `size` before the call:
+/// `latent_answer answer = {sizeof answer};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_answer {
     /// sizeof(latent_answer).
     pub size: usize,
-    /// Why it ended: one of latent_stop.
+    /// Reason why the generation ended: one of latent_stop.
     pub stop: i32,
-    /// Tokens of the prompt.
+    /// Number of tokens of the prompt.
     pub prompt_tokens: u64,
-    /// How many of them were in the prefix cache.
+    /// Number of prompt tokens that were reused from the prefix cache.
     pub cached_tokens: u64,
-    /// Tokens of the answer, the one that ended it included.
+    /// Number of generated tokens, including an end token.
     pub completion_tokens: u64,
-    /// Seconds for the prompt.
+    /// Time to process the prompt, in seconds.
     pub prompt_seconds: f64,
-    /// Seconds for the answer.
+    /// Time to generate the tokens, in seconds.
     pub generate_seconds: f64,
 }
 
@@ -73,10 +74,10 @@ impl latent_answer {
         }
     }
 
-    /// Tells the caller, where that is wanted.
+    /// Writes the statistics to `place`. Does nothing if `place` is NULL.
     ///
     /// # Safety
-    /// `place` is NULL, or points to a size and as many bytes as it says.
+    /// `place` is NULL, or points to a struct whose first field is its size in bytes.
     pub(crate) unsafe fn tell(place: *mut latent_answer, answer: &GeneratedAnswer) -> Result<(), Error> {
         if place.is_null() {
             return Ok(());
@@ -86,7 +87,7 @@ impl latent_answer {
     }
 }
 
-/// The options of a caller, or the model's.
+/// Converts the options of the caller. NULL selects the defaults of the model.
 ///
 /// # Safety
 /// `options` is NULL, or as the header says.
@@ -104,7 +105,7 @@ pub(crate) unsafe fn options_of(
     }
 }
 
-/// Tells the callback of every piece, and gives the answer.
+/// Passes every update to the callback, and returns the finished answer.
 ///
 /// # Safety
 /// The callback may be called.
@@ -121,10 +122,20 @@ pub(crate) unsafe fn follow(
     generating.finish()
 }
 
-/// Answers a prompt of `count` tokens. `options` may be NULL: the model's own. `callback` may be
-/// NULL; so may `answer`, and `text`, which gets the whole answer, the caller's to free. A prompt
-/// that begins like an earlier one is not computed again. If the callback ends the answer, the call
-/// succeeds with the reason LATENT_STOP_CALLER.
+/// Generates a continuation of a prompt. Blocks until the generation has ended.
+///
+/// - `prompt`, `count`: the prompt as `count` token ids.
+/// - `options`: NULL for the defaults of the model (see latent_generate_options_init).
+/// - `callback`, `user_data`: callback that receives each event, or NULL, and its argument.
+/// - `answer`: receives statistics; may be NULL.
+/// - `text`: receives the generated text, which the caller must release with latent_string_free;
+///   may be NULL.
+///
+/// `answer` and `text` are not written if the call fails. If the callback ends the generation, the
+/// call succeeds and `answer->stop` is LATENT_STOP_CALLER. Tokens at the beginning of the prompt
+/// that are in the prefix cache are not computed again.
+///
+/// Returns LATENT_TOO_LONG if the prompt does not fit into the context.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_generate(
     model: *const latent_model,

@@ -1,4 +1,4 @@
-//! Options of generating.
+//! Options of text generation.
 
 use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
@@ -9,67 +9,71 @@ use latent_engine::sampling::SamplingParams;
 use std::ffi::c_char;
 use std::ptr::null;
 
-/// What is added to the logit of a token; -INFINITY bans it.
+/// Bias that is added to the logit of a token.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_logit_bias {
-    /// The token.
+    /// Token id.
     pub token: u32,
-    /// What is added.
+    /// Value to add. -INFINITY bans the token.
     pub bias: f32,
 }
 
-/// How an answer is generated. Fill it with latent_generate_options_init, and then change what you
-/// like.
+/// Options of a generation. Initialize them with latent_generate_options_init, then change fields.
+///
+/// The library reads the arrays during the call that takes the options and keeps no pointer to
+/// them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_generate_options {
     /// sizeof(latent_generate_options).
     pub size: usize,
-    /// Most tokens; -1: until the model ends or the context is full.
+    /// Maximum number of tokens to generate. -1: until the model ends or the context is full.
     pub max_tokens: i64,
-    /// Divides the logits; 0: always the likeliest token.
+    /// Divisor of the logits. 0: greedy, always the most probable token.
     pub temperature: f32,
-    /// Keeps what together reaches this probability; 1: all.
+    /// Top-p: keep the most probable tokens whose probabilities add up to this value. 1: off.
     pub top_p: f32,
-    /// Keeps what is at least this likely, relative to the likeliest; 0: all.
+    /// Min-p: minimum probability relative to the most probable token. 0: off.
     pub min_p: f32,
-    /// Keeps what is closest to the expected information until this probability is reached; 1: all.
+    /// Locally typical sampling: keep the tokens closest to the expected information until their
+    /// probabilities add up to this value. 1: off.
     pub typical_p: f32,
-    /// Divides positive and multiplies negative logits of recent tokens; 1: none.
+    /// Divides positive and multiplies negative logits of recent tokens. 1: off.
     pub repeat_penalty: f32,
-    /// Taken from the logits of recent tokens; 0: none.
+    /// Subtracted from the logits of recent tokens. 0: off.
     pub presence_penalty: f32,
-    /// Taken from the logits of recent tokens for each time that they occurred; 0: none.
+    /// Subtracted from the logits of recent tokens, once per occurrence. 0: off.
     pub frequency_penalty: f32,
-    /// Strength of DRY; 0: none.
+    /// DRY: multiplier of the penalty for tokens that repeat a sequence. 0: off.
     pub dry_multiplier: f32,
-    /// Growth of DRY with the length of a repetition.
+    /// DRY: growth of the penalty with the length of the repetition.
     pub dry_base: f32,
-    /// Chance of XTC at each token; 0: none.
+    /// XTC: probability that it removes candidates for a token. 0: off.
     pub xtc_probability: f32,
-    /// What XTC counts as likely.
+    /// XTC: tokens above this probability may be removed, except the least likely of them.
     pub xtc_threshold: f32,
-    /// Longest repetition that DRY allows.
+    /// DRY: longest repetition without a penalty, in tokens.
     pub dry_allowed_length: u32,
-    /// Keeps this many of the likeliest; 0: all.
+    /// Top-k: number of most probable tokens to keep. 0: off.
     pub top_k: u32,
-    /// How many tokens back the penalties look; -1: all.
+    /// Number of recent tokens that the penalties apply to. -1: all tokens.
     pub repeat_last_n: i64,
-    /// Seed of the random choice.
+    /// Seed of the random number generator.
     pub seed: u64,
-    /// Texts before which the answer ends: NUL-terminated UTF-8.
+    /// Stop strings, each NUL-terminated UTF-8. The text ends before the first occurrence of any of
+    /// them.
     pub stop: *const *const c_char,
-    /// How many there are.
+    /// Number of elements in `stop`.
     pub stop_count: usize,
-    /// Biases of tokens.
+    /// Biases of individual tokens.
     pub logit_bias: *const latent_logit_bias,
-    /// How many there are.
+    /// Number of elements in `logit_bias`.
     pub logit_bias_count: usize,
-    /// A scale for each LoRA adapter of the model, in the order in which they were loaded; NULL:
-    /// the scales that they were loaded with.
+    /// Scale for each LoRA adapter of the model, in the order of loading. NULL: the scales given to
+    /// latent_model_load.
     pub lora_scales: *const f32,
-    /// How many there are.
+    /// Number of elements in `lora_scales`.
     pub lora_scales_count: usize,
 }
 
@@ -109,10 +113,10 @@ impl latent_generate_options {
         }
     }
 
-    /// The options, checked as far as they are C's.
+    /// Validates the options and copies them.
     ///
     /// # Safety
-    /// Its pointers are as its counts say.
+    /// Each pointer points to as many elements as its count says.
     pub(crate) unsafe fn read(&self) -> Result<GenerateOptions, Error> {
         // SAFETY: as the caller promises
         let given = unsafe { border::elements(self.stop, self.stop_count, "stop") }?;
@@ -158,7 +162,7 @@ impl latent_generate_options {
     }
 }
 
-/// A count, or none for -1.
+/// Converts a count. -1 becomes `None`.
 fn count(name: &str, value: i64) -> Result<Option<usize>, Error> {
     match value {
         -1 => Ok(None),
@@ -168,8 +172,11 @@ fn count(name: &str, value: i64) -> Result<Option<usize>, Error> {
     }
 }
 
-/// Fills options with what the model recommends, else Latent's own, and a fresh seed. `size` is
-/// sizeof(latent_generate_options).
+/// Initializes `options` with the values that the model recommends, otherwise with Latent's
+/// defaults, and with a random seed.
+///
+/// `size` must be sizeof(latent_generate_options). Call this function for each generation that
+/// should have another seed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_generate_options_init(
     model: *const latent_model,

@@ -1,11 +1,12 @@
-//! Latent for C. The interface is described in docs/c.md and in `include/latent.h`, which cbindgen
-//! writes from these files.
+//! C interface of Latent, described in docs/c.md and in `include/latent.h`, which cbindgen
+//! generates from these files.
 //!
-//! * `error.rs`: codes with messages; `border.rs`: what every function does at the border.
-//! * `buffers.rs`: strings and tokens that the library hands out, and what it takes.
-//! * `sized.rs`: structs that may grow; `load_options.rs`, `generate_options.rs`: those of options.
-//! * `model.rs`, `text.rs`, `generate.rs`, `chat.rs`, `values.rs`: the functions; `gemm.rs`,
-//!   `gemm_device.rs`, `weight.rs`: products with 4-bit weights.
+//! * `error.rs`: status codes and error objects; `border.rs`: pointer checks and panics.
+//! * `buffers.rs`: strings and token arrays that the library allocates.
+//! * `sized.rs`: structs with a size field; `load_options.rs`, `generate_options.rs`: options.
+//! * `model.rs`, `text.rs`, `generate.rs`, `event.rs`, `chat.rs`, `values.rs`: functions of a
+//!   model.
+//! * `gemm.rs`, `gemm_device.rs`, `weight.rs`: products with 4-bit weights.
 #![deny(missing_docs)]
 #![allow(unsafe_code, reason = "every function of the border takes pointers")]
 #![allow(

@@ -1,4 +1,4 @@
-//! Options of loading.
+//! Options of loading a model.
 
 use crate::border;
 use crate::sized::SizedStruct;
@@ -7,49 +7,53 @@ use std::ffi::c_char;
 use std::path::PathBuf;
 use std::ptr::null;
 
-/// A LoRA adapter: a GGUF file of llama.cpp, or a folder of PEFT.
+/// A LoRA adapter.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_lora {
-    /// The file or folder, as NUL-terminated UTF-8.
+    /// A GGUF file as written by llama.cpp, or a PEFT directory, as NUL-terminated UTF-8.
     pub path: *const c_char,
-    /// What its changes are multiplied with; 1: as it was trained.
+    /// Factor of the adapter's change to the weights. 1: as trained. Must be finite.
     pub scale: f32,
 }
 
-/// How a model is run. Zeros leave everything to Latent: `latent_load_options options = {sizeof
-/// options};`
+/// Options of latent_model_load. A field that is 0 or NULL selects the default:
+/// `latent_load_options options = {sizeof options};`
+///
+/// The library reads the strings and arrays during the call and keeps no pointer to them.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_load_options {
     /// sizeof(latent_load_options).
     pub size: usize,
-    /// Tokens of context; 0: the smaller of the model's limit and what fits into memory.
+    /// Maximum length of a sequence in tokens. 0: the model's limit, or less if memory does not
+    /// suffice.
     pub ctx_size: u64,
-    /// Tokens that the KV cache holds, all answers together; 0: one context.
+    /// Capacity of the KV cache for all sequences, in tokens. 0: the length of one context.
     pub cache_tokens: u64,
-    /// Threads; 0: one for each core that affinity and cgroup quotas leave to this process.
+    /// Number of threads. 0: one per core that CPU affinity and cgroup quotas allow this process.
     pub threads: u32,
-    /// Most tokens of one step; 0: chosen.
+    /// Maximum batch size in tokens. 0: chosen automatically.
     pub batch_size: u32,
-    /// Element type of the KV cache: "f32", "f16", "bf16" or "int8"; NULL: chosen.
+    /// Element type of the KV cache: "f32", "f16", "bf16" or "int8". NULL: chosen automatically.
     pub cache_type: *const c_char,
-    /// "default" or "exact"; NULL: default.
+    /// Arithmetic: "default" or "exact". NULL: "default".
     pub precision: *const c_char,
-    /// What computes: "cpu", "gpu", "gpu:N", "auto" or "reference"; NULL: cpu.
+    /// Device: "cpu", "gpu", "gpu:N", "auto" or "reference". NULL: "cpu".
     pub device: *const c_char,
-    /// What drafts tokens: "ngram", "mtp", "all" or "none"; NULL: "ngram".
+    /// Source of draft tokens for speculative decoding: "ngram", "mtp", "all" or "none". NULL:
+    /// "ngram".
     pub draft: *const c_char,
-    /// Highest instruction set: "auto", "portable", "avx2", "avx512" or "amx"; NULL: auto.
+    /// Highest instruction set to use: "auto", "portable", "avx2", "avx512" or "amx". NULL: "auto".
     pub isa: *const c_char,
-    /// Not 0: load a model even when memory seems too small.
+    /// If not 0, loads the model even if memory seems insufficient.
     pub force: u32,
-    /// Attention of models with an indexer to selected tokens alone: "on", or "off" for attention
-    /// to all; NULL: on.
+    /// Sparse attention of models with an indexer: "on", or "off" to attend to all tokens. NULL:
+    /// "on".
     pub sparse_attention: *const c_char,
-    /// LoRA adapters, which are not merged into the weights.
+    /// LoRA adapters. They are applied at run time and are not merged into the weights.
     pub lora: *const latent_lora,
-    /// How many there are.
+    /// Number of elements in `lora`.
     pub lora_count: usize,
 }
 
@@ -80,10 +84,10 @@ impl Default for latent_load_options {
 }
 
 impl latent_load_options {
-    /// The options that are set.
+    /// Validates the options and copies them.
     ///
     /// # Safety
-    /// Its pointers are NULL or texts.
+    /// Each string pointer is NULL or points to a NUL-terminated string.
     pub(crate) unsafe fn read(&self) -> Result<LoadOptions, Error> {
         let mut options = LoadOptions::default();
         let count = |value: u64| usize::try_from(value).ok().filter(|value| *value > 0);
@@ -110,10 +114,10 @@ impl latent_load_options {
         Ok(options)
     }
 
-    /// The adapters, with their scales.
+    /// Paths and scales of the LoRA adapters.
     ///
     /// # Safety
-    /// Its pointers are as its counts say.
+    /// `lora` points to `lora_count` elements, and each path is NULL or a NUL-terminated string.
     pub(crate) unsafe fn adapters(&self) -> Result<Vec<(PathBuf, f32)>, Error> {
         // SAFETY: as the caller promises
         let given = unsafe { border::elements(self.lora, self.lora_count, "lora") }?;

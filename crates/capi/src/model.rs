@@ -1,4 +1,4 @@
-//! Loading a model.
+//! Loading and describing a model.
 
 use crate::border::{self, guarded, null};
 use crate::buffers::latent_string;
@@ -9,12 +9,25 @@ use latent::{Error, ErrorKind, Model, ModelBuilder};
 use std::ffi::c_char;
 use std::path::Path;
 
-/// A loaded model. Any threads may use it at the same time: their answers share its steps.
+/// A loaded model. Create it with latent_model_load and release it with latent_model_free.
+///
+/// All functions that take a model may be called from several threads at the same time. Concurrent
+/// generations are batched.
 pub struct latent_model(pub(crate) Model);
 
-/// Loads the model at `path`: a GGUF file, any of its shards, a folder of safetensors, or a packed
-/// file; NULL: the demo model that is built in. `options` may be NULL. The model is the caller's,
-/// who gives it back with latent_model_free.
+/// Loads a model.
+///
+/// - `path`: a GGUF file, any shard of a split GGUF file, a directory with safetensors files, or a
+///   packed file, as NUL-terminated UTF-8. NULL loads the built-in demo model. Nothing is
+///   downloaded.
+/// - `options`: NULL for the defaults.
+/// - `model`: receives the model, or NULL if the call fails. The caller owns it and must release it
+///   with latent_model_free.
+///
+/// The weights are mapped from the file, which must not be truncated while the model is in use.
+///
+/// Returns LATENT_NOT_FOUND, LATENT_BAD_FILE, LATENT_UNSUPPORTED, or LATENT_OUT_OF_MEMORY if the
+/// model cannot be loaded.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_load(
     path: *const c_char,
@@ -43,15 +56,21 @@ pub unsafe extern "C" fn latent_model_load(
     }
 }
 
-/// Gives a model back, once no other thread uses it; waits until its memory is free. NULL is fine.
+/// Releases a model, and waits until its threads have ended and its memory is free. Does nothing if
+/// `model` is NULL.
+///
+/// No other thread may use `model` during or after the call. If a callback calls this function for
+/// the model of its own generation, the memory is released when that generation ends.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_free(model: *mut latent_model) {
     // SAFETY: it came from latent_model_load, and the caller frees it once
     unsafe { border::free(model) }
 }
 
-/// What was loaded, and how it runs: a JSON object with name, file, architecture, parameters,
-/// context, vocab_size, threads, warnings and more.
+/// Describes a model and its configuration as a JSON object with the keys `name`, `file`,
+/// `architecture`, `parameters`, `context`, `vocab_size`, `threads`, `warnings`, and others.
+///
+/// `json` receives the text. The caller must release it with latent_string_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_describe(
     model: *const latent_model,
@@ -73,21 +92,22 @@ pub unsafe extern "C" fn latent_model_describe(
     }
 }
 
-/// Logits per token; 0 for NULL.
+/// Returns the vocabulary size, which is the number of logits per token. Returns 0 if `model` is
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_vocab_size(model: *const latent_model) -> usize {
     // SAFETY: the caller gives NULL or a model that was not freed
     unsafe { model.as_ref() }.map_or(0, |model| model.0.description().vocab_size)
 }
 
-/// Tokens of context; 0 for NULL.
+/// Returns the maximum length of a sequence in tokens. Returns 0 if `model` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_context(model: *const latent_model) -> usize {
     // SAFETY: the caller gives NULL or a model that was not freed
     unsafe { model.as_ref() }.map_or(0, |model| model.0.description().context)
 }
 
-/// Elements of an embedding; 0 for NULL.
+/// Returns the number of elements of an embedding. Returns 0 if `model` is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_model_hidden_size(model: *const latent_model) -> usize {
     // SAFETY: the caller gives NULL or a model that was not freed

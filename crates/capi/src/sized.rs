@@ -1,33 +1,32 @@
-//! Structs that may grow: they begin with their size, so that a program and a library of different
-//! ages understand each other.
+//! Structs that begin with their size, so that later versions can append fields. A program and a
+//! library of different versions then agree on the fields that both know.
 
 use crate::border::null;
 use latent::Error;
 
-/// A struct of C that begins with `size: usize`, whose fields may hold any bytes, zeros among them,
-/// and whose later versions are longer.
+/// A C struct whose first field is `size: usize`. Later versions append fields.
 ///
 /// # Safety
-/// That is so.
+/// The struct is `#[repr(C)]`, begins with `size`, and is valid for any bytes, including zeros.
 pub(crate) unsafe trait SizedStruct: Copy {
-    /// Its name in C.
+    /// Name of the struct in C, for error messages.
     const NAME: &str;
 }
 
-/// Reads a struct of a caller that may be older or newer; none for NULL. What an older one lacks is
-/// as in `default`.
+/// Reads a struct of a caller that was built with an older or newer header. Returns `None` for
+/// NULL. Fields that an older struct lacks have the values of `default`.
 ///
 /// # Errors
-/// A size that is none; a newer one with fields set that this library does not know.
+/// If the size is invalid, or a newer struct sets fields that this library does not know.
 ///
 /// # Safety
-/// `given` is NULL, or points to a size and as many bytes as it says.
+/// `given` is NULL, or points to a struct whose first field is its size in bytes.
 pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result<Option<T>, Error> {
     if given.is_null() {
         return Ok(None);
     }
-    // SAFETY: it begins with its size
-    // Only the size is read before it is checked: the rest may be shorter than T.
+    // SAFETY: the struct begins with its size
+    // Only the size is read before it is checked: the struct may be shorter than T.
     let size = unsafe { given.cast::<usize>().read_unaligned() };
     check_size::<T>(size)?;
     let known = size_of::<T>();
@@ -40,16 +39,16 @@ pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result
         )));
     }
     let mut value = default;
-    // SAFETY: any bytes are a value of T; no more of them than either has
+    // SAFETY: any bytes are a valid T, and the count exceeds neither struct
     unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), (&raw mut value).cast::<u8>(), size.min(known)) };
     Ok(Some(value))
 }
 
-/// Writes a struct to a caller that may be older or newer: as much of it as there is room for.
-/// `given` says in its size how much that is.
+/// Writes the first `size` bytes of a struct to a caller that was built with an older or newer
+/// header.
 ///
 /// # Safety
-/// As for [`read`], and the bytes can be written to.
+/// `given` is NULL, or `size` bytes can be written to it.
 pub(crate) unsafe fn write<T: SizedStruct>(given: *mut T, size: usize, value: &T) -> Result<(), Error> {
     if given.is_null() {
         return Err(null(T::NAME));
@@ -67,7 +66,7 @@ pub(crate) unsafe fn write<T: SizedStruct>(given: *mut T, size: usize, value: &T
     Ok(())
 }
 
-/// Maximum size of a struct.
+/// Maximum size of a struct, in bytes.
 const MAX_STRUCT_BYTES: usize = 4096;
 
 fn check_size<T: SizedStruct>(size: usize) -> Result<(), Error> {

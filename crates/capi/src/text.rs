@@ -1,4 +1,4 @@
-//! From text to tokens and back.
+//! Tokenization.
 
 use crate::border::{self, guarded, null};
 use crate::buffers::{latent_string, latent_tokens};
@@ -6,9 +6,13 @@ use crate::error::{latent_error, latent_status};
 use crate::model::latent_model;
 use std::ffi::c_char;
 
-/// The tokens of `length` bytes of UTF-8. With `add_special` those that begin (and end) a prompt
-/// are added; with `parse_special` names of control tokens in the text become those tokens, which
-/// is not for text that others have written.
+/// Converts text to token ids.
+///
+/// - `text`, `length`: UTF-8 text of `length` bytes.
+/// - `add_special`: if not 0, adds the tokens that begin (and end) a prompt.
+/// - `parse_special`: if not 0, converts names of control tokens in the text to these tokens. Do
+///   not set it for untrusted text.
+/// - `tokens`: receives the ids, to be released with latent_tokens_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_tokenize(
     model: *const latent_model,
@@ -37,8 +41,11 @@ pub unsafe extern "C" fn latent_tokenize(
     }
 }
 
-/// The text of `count` tokens; includes the names of control tokens if `special` is set. Invalid
-/// UTF-8 becomes U+FFFD.
+/// Converts token ids to text. Invalid UTF-8 is replaced by U+FFFD.
+///
+/// - `tokens`, `count`: array of `count` token ids.
+/// - `special`: if not 0, includes the names of control tokens.
+/// - `text`: receives the text, to be released with latent_string_free.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_detokenize(
     model: *const latent_model,

@@ -1,4 +1,4 @@
-//! Numbers: logits and embeddings.
+//! Logits and embeddings.
 
 use crate::border::{self, guarded};
 use crate::error::{latent_error, latent_status};
@@ -6,8 +6,14 @@ use crate::model::latent_model;
 use latent::Error;
 use std::ffi::c_char;
 
-/// The logits after the last of `count` tokens, or with `all` after each of them, into `logits`,
-/// which holds `logits_count` elements: latent_model_vocab_size, or `count` times that.
+/// Computes logits for a sequence of `count` tokens.
+///
+/// - `tokens`, `count`: array of `count` token ids.
+/// - `all`: if 0, computes the logits after the last token only, otherwise after each token.
+/// - `logits`, `logits_count`: output buffer and its number of elements: latent_model_vocab_size,
+///   or `count` times that if `all` is not 0. Row-major, one row per token.
+///
+/// Returns LATENT_INVALID_ARGUMENT if `logits_count` has another value.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_logits(
     model: *const latent_model,
@@ -34,8 +40,12 @@ pub unsafe extern "C" fn latent_logits(
     }
 }
 
-/// The embedding of `length` bytes of UTF-8, of length 1: the mean of the last hidden states, into
-/// `values`, which holds `values_count` elements: latent_model_hidden_size.
+/// Computes the embedding of a text: the mean of its last hidden states, normalized to a Euclidean
+/// length of 1.
+///
+/// - `text`, `length`: UTF-8 text of `length` bytes.
+/// - `values`, `values_count`: output buffer and its number of elements, which must be
+///   latent_model_hidden_size.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn latent_embed(
     model: *const latent_model,
@@ -58,7 +68,7 @@ pub unsafe extern "C" fn latent_embed(
     }
 }
 
-/// Checks the room for rows of numbers.
+/// Checks that a buffer of `found` elements has the size of `rows` rows of `width` elements.
 pub(crate) fn fits(name: &str, found: usize, rows: usize, width: usize) -> Result<(), Error> {
     if rows.checked_mul(width) == Some(found) {
         return Ok(());

@@ -1,12 +1,16 @@
-//! Versions of the interface and of the library.
+//! Versions of the C interface and of the library.
 
 use std::ffi::{CStr, c_char};
 
-/// The interface that this header describes. Functions, fields at the end of structs that begin
-/// with `size`, and codes are added without a new number; what changes or goes away brings one.
+/// Version of the binary interface that this header describes.
+///
+/// New functions, new codes, and new fields at the end of structs that begin with `size` do not
+/// change it. It is incremented for every incompatible change. Compare it with
+/// latent_abi_version().
 pub const LATENT_ABI_VERSION: u32 = 1;
 
-/// The interface that the library has: compare it with LATENT_ABI_VERSION.
+/// Returns the version of the binary interface of the loaded library. A program must not call any
+/// other function if it differs from LATENT_ABI_VERSION.
 #[unsafe(no_mangle)]
 pub extern "C" fn latent_abi_version() -> u32 {
     LATENT_ABI_VERSION
@@ -17,7 +21,9 @@ const VERSION: &CStr = match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_V
     Err(_) => c"",
 };
 
-/// The version of Latent, such as "0.1.0". It is the library's: do not free it.
+/// Returns the version of the library, such as "0.1.0".
+///
+/// The string is NUL-terminated and statically allocated. Do not free it.
 #[unsafe(no_mangle)]
 pub extern "C" fn latent_version() -> *const c_char {
     VERSION.as_ptr()

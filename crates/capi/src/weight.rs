@@ -1,4 +1,4 @@
-//! Packed weights of the caller.
+//! 4-bit weights in the caller's memory.
 
 use crate::border::{self, null};
 use crate::sized::{self, SizedStruct};
@@ -7,15 +7,15 @@ use latent_marlin::half::slice::HalfBitsSliceExt;
 use latent_marlin::{QuantType, Scales, Shape, Weight};
 use std::ffi::c_void;
 
-/// What 4-bit codes mean.
+/// Meaning of the 4-bit codes of a weight.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_quant_type {
-    /// E2M1 floats: 0, 0.5, 1, 1.5, 2, 3, 4, 6, and with 8 added their negatives.
+    /// E2M1 floats: codes 0 to 7 are 0, 0.5, 1, 1.5, 2, 3, 4, 6, and codes 8 to 15 their negatives.
     LATENT_FP4 = 0,
-    /// Unsigned integers with zero points: value = (code - zero point) * scale.
+    /// Unsigned integers with a zero point per group: value = (code - zero point) * scale.
     LATENT_INT4 = 1,
-    /// Unsigned integers with the zero point 8.
+    /// Unsigned integers with the zero point 8: value = (code - 8) * scale.
     LATENT_INT4_SYM = 2,
 }
 
@@ -34,48 +34,50 @@ impl latent_quant_type {
     }
 }
 
-/// How group scales are stored.
+/// Storage format of group scales.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum latent_scale_type {
-    /// f16, as uint16_t.
+    /// IEEE half precision, as uint16_t.
     LATENT_SCALES_F16 = 0,
-    /// E8M0 codes (MXFP4), as uint8_t.
+    /// E8M0 (MXFP4), as uint8_t.
     LATENT_SCALES_E8M0 = 1,
-    /// E4M3 codes (NVFP4), as uint8_t, times `tensor_scale`.
+    /// E4M3 (NVFP4), as uint8_t. Each is multiplied by `tensor_scale`.
     LATENT_SCALES_E4M3 = 2,
 }
 
-/// A weight `[k, n]` of 4-bit codes with a scale per group along K. Zeros are right for what it
-/// does not have: `latent_weight weight = {sizeof weight};`
+/// A weight `[k, n]` of 4-bit codes with one scale per group of inputs. The arrays belong to the
+/// caller.
+///
+/// Set fields that do not apply to 0 or NULL: `latent_weight weight = {sizeof weight};`
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct latent_weight {
     /// sizeof(latent_weight).
     pub size: usize,
-    /// One of latent_quant_type.
+    /// Meaning of the codes: one of latent_quant_type.
     pub quant_type: i32,
-    /// One of latent_scale_type.
+    /// Format of the scales: one of latent_scale_type.
     pub scale_type: i32,
-    /// Inputs, a multiple of 8 and of the group.
+    /// Number of inputs (rows). A multiple of 8 and of `group`.
     pub k: usize,
-    /// Outputs.
+    /// Number of outputs (columns).
     pub n: usize,
-    /// Inputs that share a scale.
+    /// Number of consecutive inputs that share a scale.
     pub group: usize,
-    /// `[k / 8, n]`: eight codes along K, the first in the lowest bits.
+    /// Codes: `[k / 8, n]`. Each word has eight codes along K, the first in the lowest bits.
     pub words: *const u32,
-    /// How many there are.
+    /// Number of elements in `words`.
     pub words_count: usize,
-    /// `[k / group, n]`.
+    /// Scales: `[k / group, n]`, in the format `scale_type`.
     pub scales: *const c_void,
-    /// How many there are.
+    /// Number of elements in `scales`.
     pub scales_count: usize,
-    /// `[k / group, n]` for LATENT_INT4, from 0 to 16; NULL otherwise.
+    /// Zero points for LATENT_INT4: `[k / group, n]`, each from 0 to 16. NULL for other types.
     pub zeros: *const u8,
-    /// How many there are.
+    /// Number of elements in `zeros`.
     pub zeros_count: usize,
-    /// For LATENT_SCALES_E4M3.
+    /// Factor of all scales. Required for LATENT_SCALES_E4M3, ignored for other formats.
     pub tensor_scale: f32,
 }
 
@@ -101,7 +103,7 @@ impl latent_weight {
         tensor_scale: 0.0,
     };
 
-    /// The caller's weight.
+    /// Copies the struct of the caller. Fails if the pointer is NULL.
     ///
     /// # Safety
     /// `weight` is NULL, or as the header says.
@@ -110,11 +112,11 @@ impl latent_weight {
         unsafe { sized::read(weight, latent_weight::NONE) }?.ok_or_else(|| null("weight"))
     }
 
-    /// The weight that kernels read.
+    /// Borrows the arrays as the weight that kernels read.
     ///
     /// # Safety
-    /// Its pointers are NULL, or point to as many elements as it says, which no thread changes
-    /// while the result lives.
+    /// Each pointer is NULL, or points to as many elements as its count says, which no thread
+    /// changes while the result lives.
     pub(crate) unsafe fn view(&self) -> Result<Weight<'_>, Error> {
         const F16: i32 = latent_scale_type::LATENT_SCALES_F16 as i32;
         const E8M0: i32 = latent_scale_type::LATENT_SCALES_E8M0 as i32;

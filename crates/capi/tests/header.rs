@@ -1,5 +1,5 @@
-//! `include/latent.h` is what cbindgen makes of the sources. `UPDATE_HEADER=1` in the environment
-//! writes it anew.
+//! `include/latent.h` must equal the output of cbindgen. `UPDATE_HEADER=1` in the environment
+//! updates the file.
 #![allow(missing_docs, reason = "tests")]
 
 use std::path::Path;

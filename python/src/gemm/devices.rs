@@ -1,5 +1,5 @@
-//! Devices that were opened, kept from call to call: arrays and weights of one opening work
-//! together.
+//! GPUs, which stay open between calls. Arrays and weights work together only if they were made
+//! with the same opened device.
 
 use crate::errors::{argument, refused};
 use latent_marlin::GemmDevice;
@@ -7,11 +7,11 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// One for each adapter. The lock is taken with the GIL held and released before the GIL is, so
-/// that it is free in a child that Python forks.
+/// One open device per adapter. The lock is taken with the GIL held and released before the GIL is,
+/// so that it is free in a child that Python forks.
 static DEVICES: Mutex<BTreeMap<usize, GemmDevice>> = Mutex::new(BTreeMap::new());
 
-/// The device of a name; none for the CPU.
+/// Returns the device with a name, opened if necessary, or `None` for the CPU.
 pub(crate) fn device(py: Python<'_>, name: &str) -> PyResult<Option<GemmDevice>> {
     let Some(index) = GemmDevice::index(name).map_err(|error| refused(py, error))? else { return Ok(None) };
     let mut devices = DEVICES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,14 +27,24 @@ pub(crate) fn device(py: Python<'_>, name: &str) -> PyResult<Option<GemmDevice>>
     Ok(Some(device))
 }
 
-/// The GPU of a name.
+/// Returns the GPU with a name. Raises `ArgumentError` for the CPU.
 pub(crate) fn gpu(py: Python<'_>, name: &str) -> PyResult<GemmDevice> {
     device(py, name)?.ok_or_else(|| {
         argument(py, format!("device {name:?} is the CPU, whose arrays are NumPy's: expected gpu or gpu:N"))
     })
 }
 
-/// What a name of a device means: `gpu:N`, which is opened, or None for the CPU.
+/// Open a device, and return its name.
+///
+/// Parameters
+/// ----------
+/// device : str
+///     "cpu", "gpu", "gpu:N" or "auto".
+///
+/// Returns
+/// -------
+/// str or None
+///     "gpu:N", or None for the CPU: for "cpu", and for "auto" on a machine without a GPU.
 #[pyfunction]
 pub(crate) fn device_name(py: Python<'_>, device: &str) -> PyResult<Option<String>> {
     Ok(self::device(py, device)?.map(|device| device.name()))

@@ -1,4 +1,4 @@
-//! Packing, products and dequantization.
+//! Packing, matrix products, and dequantization.
 
 use crate::errors::{argument, exception, refused};
 use crate::gemm::devices;
@@ -16,8 +16,26 @@ use pyo3::types::{PyDict, PyTuple};
 
 type Array<'py> = Bound<'py, PyAny>;
 
-/// Packs a weight `[K, N]` to FP4 (E2M1): words `[K/8, N]` of eight codes along K, the lowest bits
-/// first, and f16 scales `[K/group, N]`.
+/// Quantize a weight to FP4 (E2M1).
+///
+/// The scale of a group is its largest magnitude / 6.
+///
+/// Parameters
+/// ----------
+/// w : array of float32, float16 or bfloat16, shape (K, N)
+///     K must be a multiple of 8 and of `group_size`.
+/// group_size : int, default 32
+///     Number of consecutive inputs that share a scale.
+/// device : str, optional
+///     "gpu" or "gpu:N": copy the result to this GPU.
+///
+/// Returns
+/// -------
+/// packed : uint32 array of shape (K / 8, N)
+///     Eight codes along K per word, the first in the lowest bits.
+/// scales : float16 array of shape (K / group_size, N)
+///
+/// With a `device`, a `DeviceWeight` instead.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_fp4_weights<'py>(
@@ -28,8 +46,28 @@ pub(crate) fn pack_fp4_weights<'py>(
     pack(QuantType::Fp4, w, group_size, device)
 }
 
-/// Packs a weight `[K, N]` to unsigned 4-bit integers: words, f16 scales, and zero points
-/// `[K/group, N]`; value = (code − zero point) · scale.
+/// Quantize a weight to unsigned 4-bit integers with zero points.
+///
+/// value = (code - zero point) * scale. The scale of a group is (largest - smallest) / 15 of its
+/// values and 0.
+///
+/// Parameters
+/// ----------
+/// w : array of float32, float16 or bfloat16, shape (K, N)
+///     K must be a multiple of 8 and of `group_size`.
+/// group_size : int, default 32
+///     Number of consecutive inputs that share a scale and a zero point.
+/// device : str, optional
+///     "gpu" or "gpu:N": copy the result to this GPU.
+///
+/// Returns
+/// -------
+/// packed : uint32 array of shape (K / 8, N)
+///     Eight codes along K per word, the first in the lowest bits.
+/// scales : float16 array of shape (K / group_size, N)
+/// zeros : uint8 array of shape (K / group_size, N)
+///
+/// With a `device`, a `DeviceWeight` instead.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_u4_weights<'py>(
@@ -40,8 +78,26 @@ pub(crate) fn pack_u4_weights<'py>(
     pack(QuantType::Int4, w, group_size, device)
 }
 
-/// Packs a weight `[K, N]` to unsigned 4-bit integers with the zero point 8: words and f16 scales;
-/// value = (code − 8) · scale.
+/// Quantize a weight to unsigned 4-bit integers with the zero point 8.
+///
+/// value = (code - 8) * scale. The scale of a group is its largest magnitude / 7.
+///
+/// Parameters
+/// ----------
+/// w : array of float32, float16 or bfloat16, shape (K, N)
+///     K must be a multiple of 8 and of `group_size`.
+/// group_size : int, default 32
+///     Number of consecutive inputs that share a scale.
+/// device : str, optional
+///     "gpu" or "gpu:N": copy the result to this GPU.
+///
+/// Returns
+/// -------
+/// packed : uint32 array of shape (K / 8, N)
+///     Eight codes along K per word, the first in the lowest bits.
+/// scales : float16 array of shape (K / group_size, N)
+///
+/// With a `device`, a `DeviceWeight` instead.
 #[pyfunction]
 #[pyo3(signature = (w, group_size = 32, device = None))]
 pub(crate) fn pack_u4_sym_weights<'py>(
@@ -84,8 +140,48 @@ fn pack<'py>(
     Ok(PyTuple::new(py, [words, scales])?.into_any())
 }
 
-/// x · W of a packed weight W `[K, N]`: inputs `[…, K]`, results `[…, N]` as f32. `packed` may be a
-/// weight on a device, which has its own scales.
+/// Compute x @ W + bias for a 4-bit weight W of shape (K, N).
+///
+/// The results have the same bits for any number of threads.
+///
+/// Parameters
+/// ----------
+/// x : array of float32, float16 or bfloat16, shape (..., K), or DeviceArray
+/// packed : uint32 or int32 array of shape (K / 8, N), or DeviceWeight
+///     A `DeviceWeight` includes its scales; omit the arguments that describe the weight.
+/// scales : array of shape (K / group_size, N)
+///     float16, or uint8 codes of `scale_type`.
+/// group_size : int, default 32
+///     Number of consecutive inputs that share a scale.
+/// zeros : uint8 array of shape (K / group_size, N), optional
+///     Zero points of "int4".
+/// quant_type : {"fp4", "int4", "int4_sym"}, optional
+///     By default "int4" with `zeros`, otherwise "fp4".
+/// scale_type : {"f16", "e8m0", "e4m3"}, optional
+///     Format of the scales: "e8m0" for MXFP4, "e4m3" for NVFP4.
+/// tensor_scale : float, optional
+///     Factor of "e4m3" scales. By default 1.
+/// bias : array of shape (N,), optional
+/// activations : {"auto", "bf16", "int8"}, optional
+///     Precision of the inputs. By default their own.
+/// kernel : {"auto", "gemm", "fused", "striped"}, optional
+///     By default chosen by the shape.
+/// isa : {"auto", "portable", "avx2", "avx512", "amx"}, optional
+///     Instruction set. Not for a GPU.
+/// threads : int, optional
+///     Number of threads. Not for a GPU.
+/// device : str, optional
+///     "gpu" or "gpu:N": copy the weight to this GPU for the product.
+///
+/// Returns
+/// -------
+/// numpy.ndarray or DeviceArray
+///     float32 array of shape (..., N). A `DeviceArray` if `x` is one.
+///
+/// Raises
+/// ------
+/// latent.errors.ArgumentError
+///     If a shape, an element type, or an option is invalid.
 #[pyfunction]
 #[pyo3(signature = (x, packed, scales = None, group_size = 32, **options))]
 pub(crate) fn quantized_linear<'py>(
@@ -109,8 +205,20 @@ pub(crate) fn quantized_linear<'py>(
     multiply(x, &weight, &keywords)
 }
 
-/// The same by tiles of the results, with K split into `parallel` slices whose partial sums are
-/// reduced in a fixed order.
+/// Compute x @ W + bias with the striped kernel.
+///
+/// It splits K into `parallel` slices and adds their partial sums in a fixed order. The other
+/// arguments are those of `quantized_linear`, without `kernel`.
+///
+/// Parameters
+/// ----------
+/// parallel : int
+///     Number of slices, from 1 to K / 8.
+///
+/// Returns
+/// -------
+/// numpy.ndarray or DeviceArray
+///     float32 array of shape (..., N). A `DeviceArray` if `x` is one.
 #[pyfunction]
 #[pyo3(signature = (x, packed, scales, group_size, parallel, **options))]
 pub(crate) fn quantized_linear_striped<'py>(
@@ -128,7 +236,7 @@ pub(crate) fn quantized_linear_striped<'py>(
     multiply(x, &weight, &keywords)
 }
 
-/// The device that was named, or that of the inputs; none for the CPU.
+/// Returns the device that was named, or that of `x`. `None` for the CPU.
 fn chosen<'py>(
     py: Python<'py>,
     x: Option<&Array<'py>>,
@@ -197,7 +305,23 @@ fn multiply<'py>(
     crate::arrays::shaped(py, y, &[leading, &[n]].concat())
 }
 
-/// The values of a packed weight, `[K, N]`.
+/// Decode a packed weight.
+///
+/// Parameters
+/// ----------
+/// packed, scales, group_size, zeros, quant_type, scale_type, tensor_scale
+///     The weight, as for `quantized_linear`.
+/// dtype : {"float32", "float16"}, optional
+///     Element type of the result. float16 is rounded to nearest even. By default float32.
+/// threads : int, optional
+///     Number of threads. Not for a GPU.
+/// device : str, optional
+///     "gpu" or "gpu:N": decode on this GPU.
+///
+/// Returns
+/// -------
+/// numpy.ndarray
+///     Array of shape (K, N).
 #[pyfunction]
 #[pyo3(signature = (packed, scales, group_size = 32, **options))]
 pub(crate) fn dequantize<'py>(

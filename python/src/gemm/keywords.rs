@@ -1,4 +1,4 @@
-//! Keyword arguments of products.
+//! Keyword arguments of matrix products.
 
 use crate::errors::{argument, exception, refused};
 use crate::options::{KeywordValue, Keywords, given, unknown};
@@ -6,10 +6,10 @@ use latent::{GemmOptions, quant_type};
 use latent_marlin::{GemmDevice, QuantType, ResidentWeight};
 use pyo3::prelude::*;
 
-/// Those that say what a weight is, with how many threads it is read, and where.
+/// Names of the options that describe a weight, the number of threads, and the device.
 const WEIGHT: [&str; 6] = ["zeros", "quant_type", "scale_type", "tensor_scale", "threads", "device"];
 
-/// What group scales are stored as.
+/// Storage format of group scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ScaleType {
     F16,
@@ -17,20 +17,19 @@ pub(crate) enum ScaleType {
     E4m3,
 }
 
-/// What was given of a weight.
+/// Keyword arguments that describe a weight.
 #[derive(Default)]
 pub(crate) struct WeightKeywords<'py> {
     pub(crate) zeros: Option<Bound<'py, PyAny>>,
     pub(crate) quant: Option<QuantType>,
     pub(crate) scale_type: Option<ScaleType>,
     pub(crate) tensor_scale: Option<f32>,
-    /// 0: as many as suit the machine.
+    /// Number of threads. 0: the default.
     pub(crate) threads: usize,
-    /// The name of a device.
     pub(crate) device: Option<String>,
 }
 
-/// What was given of a product.
+/// Keyword arguments of a product.
 #[derive(Default)]
 pub(crate) struct ProductKeywords<'py> {
     pub(crate) weight: WeightKeywords<'py>,
@@ -38,7 +37,7 @@ pub(crate) struct ProductKeywords<'py> {
     pub(crate) options: GemmOptions,
 }
 
-/// What a dequantized weight is to be.
+/// Element type of a dequantized weight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Decoded {
     #[default]
@@ -46,7 +45,7 @@ pub(crate) enum Decoded {
     F16,
 }
 
-/// What a type of NumPy means.
+/// Converts a NumPy dtype.
 pub(crate) fn decoded(dtype: &Bound<'_, PyAny>) -> PyResult<Decoded> {
     let py = dtype.py();
     let dtype = py.import("numpy")?.call_method1("dtype", (dtype,))?.getattr("name")?;
@@ -58,7 +57,7 @@ pub(crate) fn decoded(dtype: &Bound<'_, PyAny>) -> PyResult<Decoded> {
 }
 
 impl<'py> WeightKeywords<'py> {
-    /// Takes one; false if it is none of these.
+    /// Stores a keyword argument. Returns false if it does not describe a weight.
     pub(crate) fn take(&mut self, given: &KeywordValue<'_, 'py>) -> PyResult<bool> {
         let py = given.value.py();
         match given.name {
@@ -86,7 +85,7 @@ impl<'py> WeightKeywords<'py> {
         Ok(true)
     }
 
-    /// Those of dequantization.
+    /// Reads the keyword arguments of `dequantize`.
     pub(crate) fn with_dtype(
         py: Python<'py>,
         keywords: Keywords<'_, 'py>,
@@ -107,7 +106,7 @@ impl<'py> WeightKeywords<'py> {
 }
 
 impl<'py> ProductKeywords<'py> {
-    /// Those of a product; `kernel` only where the choice is not made.
+    /// Reads the keyword arguments of a product. `kernel`: whether that option is allowed.
     pub(crate) fn new(py: Python<'py>, keywords: Keywords<'_, 'py>, kernel: bool) -> PyResult<Self> {
         let words: Vec<&str> =
             GemmOptions::WORDS.into_iter().filter(|word| kernel || *word != "kernel").collect();
@@ -129,7 +128,7 @@ impl<'py> ProductKeywords<'py> {
         Ok(all)
     }
 
-    /// Refuses options of the CPU.
+    /// Refuses options that apply to the CPU only.
     pub(crate) fn check_device(&self, py: Python<'py>, device: &GemmDevice) -> PyResult<()> {
         if self.weight.threads == 0 {
             return Ok(());
@@ -137,7 +136,7 @@ impl<'py> ProductKeywords<'py> {
         Err(refused(py, latent_marlin::Error::CpuOption { option: "threads", device: device.name() }))
     }
 
-    /// Refuses what says anew what a weight on a device is, or where.
+    /// Refuses arguments that describe a weight or a device if the weight is a `DeviceWeight`.
     pub(crate) fn check_resident(
         &self,
         py: Python<'py>,

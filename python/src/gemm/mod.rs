@@ -1,4 +1,4 @@
-//! FP4 and INT4 GEMM: `latent.gemm`.
+//! FP4 and INT4 GEMM.
 
 pub(crate) mod devices;
 pub(crate) mod functions;

@@ -1,4 +1,4 @@
-//! Counts and results.
+//! Checks of counts, and allocation of results.
 
 use crate::errors::{argument, exception};
 use latent::{Error, ErrorKind};
@@ -23,7 +23,7 @@ pub(crate) fn zeros<T: Copy + Default>(py: Python<'_>, count: usize) -> PyResult
     Ok(values)
 }
 
-/// An array of NumPy's float16.
+/// Copies values to a NumPy array of float16.
 pub(crate) fn halves<'py>(py: Python<'py>, values: &[f16], shape: &[usize]) -> PyResult<Bound<'py, PyAny>> {
     // rust-numpy has no element type for `half`'s f16, so the bits are u16 until the view.
     let bits = values.reinterpret_cast().to_vec().into_pyarray(py);

@@ -1,4 +1,4 @@
-//! Threads for products, kept from call to call.
+//! Thread pools for matrix products, which stay alive between calls.
 
 use crate::errors::exception;
 use latent::GemmHandle;
@@ -6,11 +6,11 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One for each number of threads that was asked for. The lock is taken with the GIL held and given
-/// back before the GIL is, so that it is free in a child that Python forks.
+/// One pool per requested number of threads. The lock is taken with the GIL held and released
+/// before the GIL is, so that it is free in a child that Python forks.
 static POOLS: Mutex<BTreeMap<usize, Arc<GemmHandle>>> = Mutex::new(BTreeMap::new());
 
-/// The threads of this process; 0: as many as suit the machine.
+/// Returns the pool of this process with a number of threads, started if necessary. 0: the default.
 pub(crate) fn pool(py: Python<'_>, threads: usize) -> PyResult<Arc<GemmHandle>> {
     let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
     // A forked child inherits this map without the parent's threads, so a pool of the parent would

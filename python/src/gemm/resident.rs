@@ -1,4 +1,4 @@
-//! Weights and arrays in the memory of a GPU.
+//! The classes `DeviceArray` and `DeviceWeight`: arrays and weights in the memory of a GPU.
 
 use crate::errors::{argument, refused};
 use crate::gemm::devices::gpu;
@@ -12,22 +12,40 @@ use latent_marlin::{DeviceArray, GemmDevice, Options, ResidentWeight, Shape};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// An array in the memory of a GPU: `DeviceArray(x, "gpu:0")` sends one, and a chain of layers
-/// keeps it there until `to_numpy()`.
+/// Array of float32 or float16 in the memory of a GPU, for inputs and results of products.
+///
+/// bfloat16 is converted to float32, and so is float16 if the last dimension is odd. Arrays and
+/// weights of one device can be combined.
+///
+/// Parameters
+/// ----------
+/// x : array of float32, float16 or bfloat16
+///     At least one dimension.
+/// device : str, default "gpu"
+///     "gpu" or "gpu:N".
 #[pyclass(frozen, module = "latent", name = "DeviceArray")]
 pub(crate) struct PythonDeviceArray {
     pub(crate) array: DeviceArray,
     pub(crate) shape: Vec<usize>,
 }
 
-/// A packed weight in the memory of a GPU.
+/// 4-bit weight in the memory of a GPU, for `quantized_linear(x, weight)`.
+///
+/// Parameters
+/// ----------
+/// packed, scales, group_size, zeros, quant_type, scale_type, tensor_scale
+///     The weight, as for `quantized_linear`.
+/// device : str, default "gpu"
+///     "gpu" or "gpu:N".
+/// order : int32 array of shape (K,), optional
+///     For checkpoints in act-order: row k of the weight is multiplied by input `order[k]`.
 #[pyclass(frozen, module = "latent", name = "DeviceWeight")]
 pub(crate) struct PythonDeviceWeight {
     pub(crate) weight: ResidentWeight,
 }
 
 impl PythonDeviceArray {
-    /// Sends an array.
+    /// Copies an array to a device.
     pub(crate) fn sent(x: &Bound<'_, PyAny>, name: &'static str, device: &GemmDevice) -> PyResult<Self> {
         let py = x.py();
         let operand = Operand::new(x, name)?;
@@ -53,25 +71,25 @@ impl PythonDeviceArray {
         PythonDeviceArray::sent(x, "x", &gpu(x.py(), device)?)
     }
 
-    /// Its shape.
+    /// Shape of the array.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, &self.shape)
     }
 
-    /// NumPy's type of its elements: float32 or float16.
+    /// NumPy dtype of the elements: float32 or float16.
     #[getter]
     fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         py.import("numpy")?.call_method1("dtype", (self.dtype_name(),))
     }
 
-    /// The device's name: `gpu:0`.
+    /// Name of the device, such as "gpu:0".
     #[getter]
     fn device(&self) -> String {
         self.array.device().name()
     }
 
-    /// Copies it to the host, once the device has computed it.
+    /// Wait until the device has computed the array, and copy it to a NumPy array.
     pub(crate) fn to_numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let total = self.shape.iter().product();
         if self.array.is_f16() {
@@ -84,7 +102,8 @@ impl PythonDeviceArray {
         crate::arrays::shaped(py, values, &self.shape)
     }
 
-    /// Its elements in float32 or float16, on the device.
+    /// Return a copy with elements of type float32 or float16 (rounded to nearest even), on the
+    /// device.
     fn astype(&self, dtype: &Bound<'_, PyAny>) -> PyResult<PythonDeviceArray> {
         let py = dtype.py();
         let halves = decoded(dtype)? == Decoded::F16;
@@ -128,45 +147,54 @@ impl PythonDeviceWeight {
         PythonDeviceWeight::sent(py, &packed, order.as_deref(), &gpu(py, device)?)
     }
 
-    /// (K, N).
+    /// Shape of the weight: (K, N).
     #[getter]
     fn shape(&self) -> (usize, usize) {
         let Shape { k, n, .. } = self.weight.shape();
         (k, n)
     }
 
-    /// fp4, int4 or int4_sym.
+    /// Type of the codes: "fp4", "int4" or "int4_sym".
     #[getter]
     fn quant_type(&self) -> &'static str {
         self.weight.quant().name()
     }
 
-    /// Inputs that share a scale.
+    /// Number of consecutive inputs that share a scale.
     #[getter]
     fn group_size(&self) -> usize {
         self.weight.shape().group
     }
 
-    /// Bytes of words, scales and zero points.
+    /// Size of codes, scales and zero points, in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.weight.bytes()
     }
 
-    /// The device's name: `gpu:0`.
+    /// Name of the device, such as "gpu:0".
     #[getter]
     fn device(&self) -> String {
         self.weight.device().name()
     }
 
-    /// The name of the kernel that multiplies `rows` rows, and its slices of K.
+    /// Return the name of the kernel for a product of `rows` rows, and its number of slices of K.
     fn kernel(&self, py: Python<'_>, rows: usize) -> PyResult<(&'static str, usize)> {
         let plan = self.weight.plan(&Options::default(), rows).map_err(|error| refused(py, error))?;
         Ok((plan.name, plan.slices))
     }
 
-    /// Its values `[K, N]` in float32 or float16, on the device, in the order in which rows are
-    /// stored.
+    /// Decode the weight on the device.
+    ///
+    /// Parameters
+    /// ----------
+    /// dtype : {"float32", "float16"}, optional
+    ///     By default float32.
+    ///
+    /// Returns
+    /// -------
+    /// DeviceArray
+    ///     Array of shape (K, N), with rows in the order in which they are stored.
     #[pyo3(signature = (dtype = None))]
     fn dequantize(&self, py: Python<'_>, dtype: Option<&Bound<'_, PyAny>>) -> PyResult<PythonDeviceArray> {
         self.decoded(py, dtype.map(decoded).transpose()? == Some(Decoded::F16))
@@ -180,7 +208,7 @@ impl PythonDeviceWeight {
 }
 
 impl PythonDeviceWeight {
-    /// Its values.
+    /// Decodes the weight to f32, or to f16 if `halves` is set.
     pub(crate) fn decoded(&self, py: Python<'_>, halves: bool) -> PyResult<PythonDeviceArray> {
         let work = || if halves { self.weight.dequantize_f16() } else { self.weight.dequantize() };
         let array = py.detach(work).map_err(|error| refused(py, error))?;
@@ -188,7 +216,7 @@ impl PythonDeviceWeight {
         Ok(PythonDeviceArray { array, shape: vec![k, n] })
     }
 
-    /// Sends a packed weight.
+    /// Copies a packed weight to a device.
     pub(crate) fn sent(
         py: Python<'_>,
         packed: &PackedWeight<'_>,
@@ -204,7 +232,7 @@ impl PythonDeviceWeight {
     }
 }
 
-/// An order of inputs: int32 as the layer stores it.
+/// Converts an act-order permutation, an int32 array of shape (K,).
 fn inputs(order: &Bound<'_, PyAny>, k: usize) -> PyResult<Vec<u32>> {
     let operand = Operand::new(order, "order")?;
     if !matches!(operand.dtype.as_str(), "int32" | "uint32") {
@@ -215,8 +243,8 @@ fn inputs(order: &Bound<'_, PyAny>, k: usize) -> PyResult<Vec<u32>> {
     Ok(operand.read::<u32>("uint32")?.as_slice()?.to_vec())
 }
 
-/// A product on a device: inputs of its memory have results there, those of the host results in
-/// NumPy.
+/// Computes a product on a device. The result is a `DeviceArray` if `x` is one, otherwise a NumPy
+/// array.
 pub(crate) fn multiply<'py>(
     x: &Bound<'py, PyAny>,
     weight: &ResidentWeight,

@@ -1,4 +1,4 @@
-//! Arrays as operands of products.
+//! NumPy arrays as operands of matrix products.
 
 use crate::errors::{argument, refused};
 use crate::gemm::keywords::{ScaleType, WeightKeywords};
@@ -9,7 +9,7 @@ use latent_marlin::{Input, QuantType, Scales, Shape, Weight};
 use numpy::PyReadonlyArrayDyn;
 use pyo3::prelude::*;
 
-/// Elements of an array that was checked to be contiguous.
+/// Returns the elements of an array that was checked to be contiguous.
 fn slice<'a, T: numpy::Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> PyResult<&'a [T]> {
     Ok(array.as_slice()?)
 }
@@ -40,7 +40,7 @@ impl<'py> Floats<'py> {
     }
 }
 
-/// f32 elements: the array's own, or widened ones in `room`.
+/// Returns f32 elements: those of the input, or converted ones, which are stored in `room`.
 pub(crate) fn widened<'a>(input: Input<'a>, room: &'a mut Vec<f32>) -> &'a [f32] {
     match input {
         Input::F32(values) => return values,
@@ -111,7 +111,7 @@ impl<'py> PackedWeight<'py> {
         })
     }
 
-    /// The weight that kernels read.
+    /// Borrows the arrays as the weight that kernels read.
     pub(crate) fn view(&self, py: Python<'_>) -> PyResult<Weight<'_>> {
         let scales = match &self.scales {
             ScaleArray::F16(scales) => Scales::F16(slice(scales)?.reinterpret_cast()),

@@ -1,4 +1,4 @@
-//! From blocks to numbers.
+//! Decoding of quantized blocks.
 
 use crate::arrays::{shaped, through_dlpack};
 use crate::errors::argument;
@@ -7,7 +7,7 @@ use crate::operand::Operand;
 use latent_types::TensorType;
 use pyo3::prelude::*;
 
-/// The values of blocks of a type, as f32.
+/// Decodes whole blocks of a type to f32.
 pub(crate) fn values(ty: TensorType, bytes: &[u8]) -> Result<Vec<f32>, String> {
     let block = ty.block_bytes();
     if !bytes.len().is_multiple_of(block) {
@@ -21,10 +21,26 @@ pub(crate) fn values(ty: TensorType, bytes: &[u8]) -> Result<Vec<f32>, String> {
     Ok(values)
 }
 
-/// The values of a tensor, or of bytes of a type, as an array of f32.
+/// Decode a tensor, or bytes of a given type, to float32.
 ///
-/// `data` is a tensor of a file, or bytes in whole blocks: an array of uint8, anything with a
-/// buffer, or a tensor of another library by DLPack.
+/// Parameters
+/// ----------
+/// data : Tensor, array of uint8, buffer, or tensor with DLPack support
+///     A tensor of a file, or the bytes of whole blocks.
+/// type : str, optional
+///     Type of the blocks, such as "Q4_K". Required for bytes; not allowed for a `Tensor`.
+/// shape : sequence of int, optional
+///     Shape of the result. By default one-dimensional. Not allowed for a `Tensor`.
+///
+/// Returns
+/// -------
+/// numpy.ndarray
+///     float32 array.
+///
+/// Raises
+/// ------
+/// latent.errors.ArgumentError
+///     If the bytes are not whole blocks, or do not have the number of elements of `shape`.
 #[pyfunction]
 #[pyo3(signature = (data, r#type = None, *, shape = None))]
 pub(crate) fn decode<'py>(

@@ -1,4 +1,4 @@
-//! An opened GGUF file.
+//! The class `File`.
 
 use crate::errors::argument;
 use crate::gguf::metadata;
@@ -10,13 +10,30 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A GGUF file, or a set of shards, checked and mapped.
+/// A memory-mapped GGUF file, or set of shards. `file[name]` is a tensor, and `len(file)` the
+/// number of tensors.
 #[pyclass(frozen, name = "File", module = "latent.gguf")]
 pub(crate) struct GgufFile {
     checkpoint: Arc<Checkpoint>,
 }
 
-/// Opens a GGUF file, or any shard of a set; None is the demo model that is built in.
+/// Open a GGUF file.
+///
+/// Parameters
+/// ----------
+/// path : str or os.PathLike, optional
+///     The file, or any shard of a split file. If None, open the built-in demo model.
+///
+/// Returns
+/// -------
+/// File
+///
+/// Raises
+/// ------
+/// latent.errors.ModelNotFoundError
+///     If `path` does not exist.
+/// latent.errors.FileError
+///     If the file cannot be read or is malformed.
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn read(py: Python<'_>, path: Option<PathBuf>) -> PyResult<GgufFile> {
@@ -37,7 +54,7 @@ pub(crate) fn read(py: Python<'_>, path: Option<PathBuf>) -> PyResult<GgufFile> 
 
 #[pymethods]
 impl GgufFile {
-    /// Its metadata.
+    /// Metadata as a dict. Arrays of numbers are NumPy arrays, and arrays of strings are lists.
     #[getter]
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match self.checkpoint.source() {
@@ -46,7 +63,7 @@ impl GgufFile {
         }
     }
 
-    /// Its tensors by name, in the file's order.
+    /// Tensors by name, in the order of the file.
     #[getter]
     fn tensors<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let all = PyDict::new(py);
@@ -56,7 +73,7 @@ impl GgufFile {
         Ok(all)
     }
 
-    /// The tensor of this name.
+    /// Return the tensor with this name. Raises KeyError if the file has none.
     fn __getitem__(&self, name: &str) -> PyResult<Tensor> {
         let tensor = self.checkpoint.tensor(name);
         let info = tensor.ok_or_else(|| pyo3::exceptions::PyKeyError::new_err(name.to_owned()))?.info;

@@ -1,12 +1,12 @@
-//! Metadata as objects of Python.
+//! Conversion of metadata to Python objects.
 
 use latent_formats::FormatError;
 use latent_formats::gguf::{Metadata, MetadataType, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// All keys and values. Arrays of numbers become NumPy arrays, arrays of strings lists; invalid
-/// UTF-8 becomes U+FFFD.
+/// Converts all keys and values. Arrays of numbers become NumPy arrays, and arrays of strings
+/// become lists. Invalid UTF-8 is replaced by U+FFFD.
 pub(crate) fn dict<'py>(py: Python<'py>, metadata: &Metadata) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     for (key, value) in metadata.entries() {

@@ -1,4 +1,4 @@
-//! GGUF files: metadata, tensors, and their values.
+//! GGUF files: metadata, tensors, and decoding.
 
 pub(crate) mod decode;
 pub(crate) mod file;

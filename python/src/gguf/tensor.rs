@@ -1,4 +1,4 @@
-//! A tensor of a file.
+//! The class `Tensor`.
 
 use crate::arrays::shaped;
 use crate::errors::argument;
@@ -9,7 +9,9 @@ use numpy::{PyArray1, PyArrayMethods, ndarray::ArrayView1};
 use pyo3::prelude::*;
 use std::sync::Arc;
 
-/// A tensor of a GGUF file. It keeps the file mapped.
+/// A tensor of a GGUF file. It keeps the file mapped. The file must not be truncated meanwhile.
+///
+/// `numpy.asarray(tensor)` decodes it to float32.
 #[pyclass(frozen, module = "latent.gguf")]
 pub(crate) struct Tensor {
     checkpoint: Arc<Checkpoint>,
@@ -25,7 +27,7 @@ impl Tensor {
         self.checkpoint.tensor(&self.info.name).map_or(&[], |tensor| tensor.data)
     }
 
-    /// NumPy's name of the type of its elements, where it has one.
+    /// NumPy's name of the element type, or `None` for block types and bfloat16.
     fn dtype(&self) -> Option<&'static str> {
         // Files of the other byte order are refused when they are opened. NumPy has no bfloat16.
         Some(match self.info.ty {
@@ -43,31 +45,31 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// Its name.
+    /// Name of the tensor.
     #[getter]
     fn name(&self) -> &str {
         &self.info.name
     }
 
-    /// The type of its blocks.
+    /// Name of the element or block type, such as "F32" or "Q4_K".
     #[getter]
     fn r#type(&self) -> &'static str {
         self.info.ty.name()
     }
 
-    /// Its shape, outermost dimension first.
+    /// Shape, outermost dimension first.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, pyo3::types::PyTuple>> {
         pyo3::types::PyTuple::new(py, &self.info.shape)
     }
 
-    /// Its bytes in the file.
+    /// Size in the file, in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.info.bytes
     }
 
-    /// Its bytes: an array of uint8 over the mapped file, without a copy, that cannot be written.
+    /// Bytes of the tensor: a read-only uint8 array over the mapped file, without a copy.
     #[getter]
     #[allow(unsafe_code, reason = "an array over memory that is not Python's")]
     fn data<'py>(slf: Bound<'py, Self>) -> Bound<'py, PyArray1<u8>> {
@@ -80,7 +82,8 @@ impl Tensor {
         array
     }
 
-    /// Its elements over the mapped file, without a copy; None if NumPy has no such type.
+    /// Return the elements as an array over the mapped file, without a copy, or None if NumPy lacks
+    /// the element type.
     fn view<'py>(slf: Bound<'py, Self>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let tensor = slf.get();
         let Some(dtype) = tensor.dtype() else { return Ok(None) };
@@ -88,7 +91,7 @@ impl Tensor {
         Tensor::data(slf.clone()).call_method1("view", (dtype,))?.call_method1("reshape", (shape,)).map(Some)
     }
 
-    /// Its values as an array of f32.
+    /// Decode the tensor to a float32 array of its shape.
     pub(crate) fn decode<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         // A packed file has interleaved rows, which `decode` would return in the wrong order.
         if self.info.tile_rows.is_some() {
