@@ -159,6 +159,7 @@ impl Model {
             let builder = adapters.into_iter().fold(builder, add);
             builder.options(options).load_while(go_on)
         })?;
+        // A copy, so that the properties also work after `close`.
         let description = loaded.description().clone();
         for warning in &description.warnings {
             let category = py.get_type::<pyo3::exceptions::PyUserWarning>();

@@ -150,6 +150,8 @@ fn set(py: Python<'_>, options: &mut GenerateOptions, given: &KeywordValue<'_, '
             let scales: Vec<f64> = given.extract("a list with the scale of each adapter")?;
             options.adapter_scales = Some(scales.into_iter().map(|scale| scale as f32).collect());
         }
+        // i128 holds all signed and unsigned 64-bit seeds. A negative seed becomes its two's
+        // complement, as in the server's APIs.
         "seed" => sampling.seed = given.extract::<i128>("an integer")? as u64,
         "logit_bias" => {
             let biases: std::collections::BTreeMap<u32, f64> =

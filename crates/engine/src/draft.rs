@@ -140,6 +140,7 @@ impl Engine {
             }
             rows += sequence.draft.waiting().0.len() + 1;
         }
+        // Checked before block tables change, so that a refused call has no effect.
         if rows == 0 || rows > max_batch_tokens {
             return Err(EngineError::Rows { rows, max_batch_tokens });
         }

@@ -89,6 +89,7 @@ impl Engine {
         listener: &mut dyn Listener,
     ) -> Result<Answer, EngineError> {
         let prompt = &request.prompt;
+        // First: a refused request must not change the session's rows.
         let mut generation = self.start(request, tokenizer)?;
         processors.into_iter().for_each(|processor| generation.add_processor(processor));
         let start = Instant::now();
@@ -184,12 +185,14 @@ impl Engine {
             return Err(self.prompt_too_long(prompt.len()));
         }
         if let Some(shift) = request.shift {
+            // A recurrent state has mixed all tokens and cannot discard some of them.
             if self.cache.layout().is_recurrent() {
                 return Err(EngineError::NoContextShift);
             }
             shift.check(context)?;
         }
         let mut generation = Generation::new(Arc::clone(tokenizer), self.config().vocab_size, request)?;
+        // With a shift, the answer may be longer than the context.
         if request.shift.is_none() {
             generation.limit_to_context(context);
         }

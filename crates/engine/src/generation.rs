@@ -197,6 +197,7 @@ impl Generation {
 
     /// Removes tokens that have run from [`rows`](Self::rows). They remain part of the answer.
     pub(crate) fn discard(&mut self, discarded: Range<usize>) {
+        // Only tokens that have run are discarded, and those were counted.
         self.fed -= discarded.len();
         // `context` keeps the discarded tokens: they are part of the answer, and penalties count
         // them.
@@ -429,6 +430,7 @@ impl Generation {
     pub(crate) fn give_up(&mut self) {
         self.context.truncate(self.prompt_len);
         self.text.clear();
+        // Drops text that was held back as the possible start of a stop string.
         self.stops = StopStrings::new(&[]);
         self.given_up = true;
         self.stop = Some(StopReason::Length);

@@ -54,6 +54,7 @@ impl Engine {
             return Err(EngineError::Stopped);
         }
         if let Err(error) = self.begin(inputs) {
+            // `begin` may have reserved state slots for some of the inputs.
             inputs.iter_mut().for_each(|input| input.sequence.abandon());
             return Err(error);
         }
@@ -109,6 +110,7 @@ impl Engine {
         match self.flights.queue.pop_front() {
             Some(flight) if flight.number == ticket.0 => self.wait_for(flight, sink),
             other => {
+                // The step's own ticket can still collect it.
                 self.flights.queue.extend(other);
                 let problem = "a step in flight that has failed before, or is of another engine";
                 Err(EngineError::Options(problem.into()))

@@ -161,6 +161,7 @@ impl Engine {
         let communicator = options.hosts.as_ref().map(|hosts| Arc::clone(&hosts.communicator));
         let reading = WeightReading { communicator: communicator.clone(), placement, fits, keep_pages };
         let (mut model, resolved) = loading.load(&reading, progress)?;
+        // Before the barrier below, so that waiting for other ranks does not count.
         summary.load_time = start.elapsed();
         if let Some((communicator, hosts)) = communicator.zip(options.hosts.clone()) {
             // A barrier: no rank may begin a step before every rank has loaded.
@@ -319,6 +320,7 @@ impl<'a> EngineLoader<'a> {
         if !self.place.back.has_own_memory() {
             return Ok(None);
         }
+        // An upper bound: `choose_context` returns no larger one.
         let context = self.options.context.unwrap_or(self.config.context_length);
         // `room` may allocate this amount for a moment, so it must be bounded.
         let bytes = self.place.back.room(self.on_device(context).total().saturating_mul(2))?;

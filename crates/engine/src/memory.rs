@@ -80,6 +80,7 @@ impl fmt::Display for OutOfMemory {
             Some(context) => {
                 write!(f, "try {}, or {} to go on all the same", Setting::Context.to(context), Setting::Force)
             }
+            // The weights of a packed file are mapped, so that only the rest must fit.
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
                 f,
                 "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; or load it anyway with {}",
@@ -178,6 +179,8 @@ fn file_pages(stat: &str) -> u64 {
         let line = stat.lines().find(|line| line.split_whitespace().next() == Some(key));
         line.and_then(|line| line.split_whitespace().nth(1)?.parse().ok()).unwrap_or(0)
     };
+    // Not `file` (v2) or `cache` (v1), which include tmpfs and shared memory. The kernel cannot
+    // drop these.
     value("inactive_file") + value("active_file")
 }
 
@@ -239,6 +242,7 @@ pub(crate) fn context_that_fits(fits: &dyn Fn(usize) -> bool, limit: usize) -> O
     let page = latent_backend::KV_BLOCK;
     // Products with the block size must not overflow.
     let limit = limit.min(usize::MAX / page * page);
+    // Invariant: `above` blocks do not fit. `below` blocks do, or are 0.
     let (mut below, mut above) = (0, limit.div_ceil(page));
     while above - below > 1 {
         let middle = usize::midpoint(below, above);

@@ -165,6 +165,7 @@ impl EngineOptions {
             let starts = (0..ranks).filter_map(part).map(|part| part.layers.start);
             starts.filter(|first| *first > 0).any(|first| !config.has_indexer(first))
         };
+        // The cut of an offloaded model is chosen later, and may be at such a layer.
         self.offload.is_some() || self.hosts.as_ref().is_some_and(begins_shared)
     }
 
@@ -273,6 +274,7 @@ impl EngineOptions {
                 mtp: self.draft.has_mtp(),
             },
             threads: self.place().threads(),
+            // The loader replaces it by the context that it chooses.
             context: config.context_length,
         };
         let cache_tokens = self.cache_tokens.unwrap_or_default();

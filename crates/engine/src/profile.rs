@@ -83,6 +83,7 @@ impl StepSize {
             sequences: 1,
             rows: chunk.min(rows - first),
             cached: cached.saturating_add(first),
+            // Only the last chunk has the row whose logits are needed.
             wanted: usize::from(chunk >= rows - first),
             mtp: false,
         };
@@ -123,6 +124,7 @@ impl Roofline {
             }
         }
         let (memory, arithmetic) = cost.seconds(limits);
+        // Reads and arithmetic of a step can overlap, so the slower of both is the limit.
         self.seconds += memory.max(arithmetic);
         self.bytes += cost.bytes;
         if memory >= arithmetic {
@@ -432,6 +434,7 @@ fn finish(mut profile: PhaseProfile, cost: PhaseCost, millis: f64, limits: &Peak
     profile.of_limit = memory.max(arithmetic) / seconds;
     let count = profile.count as f64;
     profile.arithmetic_micros = arithmetic * 1e6 / count;
+    // Divided last, because the lines above need the sum.
     profile.micros /= count;
     profile.operation_micros.iter_mut().for_each(|micros| *micros /= count);
     profile

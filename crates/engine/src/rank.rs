@@ -130,6 +130,7 @@ pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Resul
             whole.layers
         )));
     }
+    // The part of an only rank has the embedding and the output.
     let part = Partition::pipeline(1).part(whole, 0, 1).map_err(GraphError::from)?;
     Ok(whole.of_part(RankPart { layers: 0..count, ..part }))
 }

@@ -36,6 +36,7 @@ impl<'a> LogitsRequest<'a> {
         'a: 'i,
     {
         match self {
+            // Only the last chunk of the prompt has the last row.
             LogitsRequest::Last if first + rows < all => LogitsRequest::Nothing,
             LogitsRequest::Rows(wanted) => {
                 inside.clear();

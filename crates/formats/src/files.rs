@@ -77,6 +77,7 @@ impl Checkpoint {
 /// A hash of `samples` evenly spaced samples, including the first and the last bytes.
 fn sample(data: &[u8], samples: usize) -> u64 {
     let last = data.len().saturating_sub(SAMPLE_BYTES);
+    // u128, since the product of a file's size and `i` may exceed usize on a 32-bit platform.
     let at = |i: usize| (last as u128 * i as u128 / (samples - 1).max(1) as u128) as usize;
     (0..samples).fold(FNV_START, |hash, i| fnv(hash, &data[at(i)..data.len().min(at(i) + SAMPLE_BYTES)]))
 }

@@ -101,6 +101,7 @@ fn compress(state: &mut [u32; 8], block: &[u8; BLOCK]) {
         *word = u32::from_be_bytes(*bytes);
     }
     for i in 16..64 {
+        // σ0 and σ1 of the standard.
         let (a, b) = (words[i - 15], words[i - 2]);
         let small = a.rotate_right(7) ^ a.rotate_right(18) ^ (a >> 3);
         let large = b.rotate_right(17) ^ b.rotate_right(19) ^ (b >> 10);
@@ -109,6 +110,7 @@ fn compress(state: &mut [u32; 8], block: &[u8; BLOCK]) {
     let [mut a, mut b, mut c, mut d, mut e, mut f, mut g, mut h] = *state;
     for (word, round) in words.iter().zip(ROUND) {
         let sum = e.rotate_right(6) ^ e.rotate_right(11) ^ e.rotate_right(25);
+        // Ch of the standard. `majority` below is Maj.
         let choice = (e & f) ^ (!e & g);
         let first = h.wrapping_add(sum).wrapping_add(choice).wrapping_add(round).wrapping_add(*word);
         let sum = a.rotate_right(2) ^ a.rotate_right(13) ^ a.rotate_right(22);

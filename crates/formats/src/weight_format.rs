@@ -166,6 +166,7 @@ fn named(tensor: &HeaderTensor<'_>, find: &TensorLookup<'_>) -> Option<String> {
     let fp8 = is_fp8(tensor.ty);
     let scale =
         if fp8 { scale_names(name).iter().find_map(|name| find(name)) } else { companion(".weight_scale") }?;
+    // The tensor itself holds scales, which have no companion.
     if scale.name == name {
         return None;
     }

@@ -31,6 +31,7 @@ impl Checkpoint {
             return Err(FormatError::adapter(&self.path, AdapterError::TooMany(limits::MAX_ADAPTERS)));
         }
         let mut attached = Vec::with_capacity(adapters.len());
+        // Before the matrices are added, since adapters must not change `identity`.
         let in_files = self.in_files.clone().unwrap_or_else(|| Arc::new(self.tensors.clone()));
         for (number, (adapter, scale)) in adapters.into_iter().enumerate() {
             self.check(&adapter, scale)?;

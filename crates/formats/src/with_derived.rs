@@ -47,6 +47,7 @@ impl Checkpoint {
             four_bit: Arc::clone(&self.four_bit),
             cuts: self.cuts.clone(),
             derived: Arc::new(sources),
+            // The list of the first derivation is kept: later ones start from derived tensors.
             in_files: Some(self.in_files.clone().unwrap_or_else(|| Arc::new(self.tensors.clone()))),
             absent: Arc::clone(&self.absent),
             adapters: Arc::clone(&self.adapters),

@@ -77,6 +77,7 @@ impl HubClient {
         let mut left = MAX_LISTING;
         for _ in 0..MAX_PAGES {
             let page = format!("{url}?{query}");
+            // Each page has its own attempts, so that an error does not restart the listing.
             let (entries, next, bytes) = self.persist(note, &|| 0, |exchange| {
                 let answer = self.expect_ok(&question, exchange.get(&page, &[])?)?;
                 let next = next_query(&answer);

@@ -67,6 +67,7 @@ impl HubClient {
             .user_agent(concat!("latent/", env!("CARGO_PKG_VERSION")))
             // Ranges and lengths must be those of the file, not of a compressed form.
             .accept_encoding("identity")
+            // Each phase has a timeout, but not the whole request: a download may take hours.
             .timeout_connect(Some(settings.idle))
             .timeout_resolve(Some(settings.idle))
             .timeout_recv_response(Some(settings.idle))
@@ -90,6 +91,7 @@ impl HubClient {
 
     /// Ends all requests, including those that wait for a server.
     pub(crate) fn stop(&self) {
+        // The flag first: an attempt that is not in the list yet checks it after it has been added.
         self.stop.store(true, Ordering::SeqCst);
         lock(&self.running).iter().for_each(|deadline| deadline.end());
     }
@@ -132,6 +134,7 @@ impl HubClient {
             if left.is_zero() {
                 return;
             }
+            // In short pieces, so that `stop` ends the wait soon.
             std::thread::sleep(left.min(Duration::from_millis(50)));
         }
     }

@@ -73,6 +73,7 @@ impl Download<'_> {
             other => other.map_err(|(error, _)| error),
         };
         resumed?;
+        // After a stop the part is incomplete, and another process may wait for the lock.
         if !self.ended() {
             lock.remove();
         }
@@ -98,6 +99,7 @@ impl Download<'_> {
         match fetched {
             Ok(()) if part.len() < file.size => return Ok(()),
             Ok(()) => {}
+            // `stop` closes the connections, so that reads fail.
             Err(_) if self.ended() => return Ok(()),
             Err(error) => {
                 // With a wrong size, the bytes are not of this file. Other errors keep them.
@@ -212,6 +214,7 @@ impl Download<'_> {
         course: &DownloadCourse,
         answer: HubResponse,
     ) -> Result<(), AttemptError> {
+        // The loop below compares the size with that of the listing.
         let mut reader = answer.body.into_with_config().limit(u64::MAX).reader();
         let mut buffer = vec![0; BUFFER];
         loop {

@@ -62,6 +62,7 @@ fn folders(folder: &Path) -> Vec<String> {
 fn listed(repo: &Repo, store: &RepoStore, commit: &str, set: PulledSet) -> Option<ListedModel> {
     let folder = store.commit(commit);
     let path = if set.model.is_empty() { folder } else { below(&folder, &set.model).ok()? };
+    // Only files that are present take space.
     let bytes = set
         .files
         .iter()

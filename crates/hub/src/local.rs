@@ -63,6 +63,7 @@ fn pulled(store: &RepoStore, model: &ModelRef) -> Option<(String, PulledSet)> {
     let sets = commits
         .flat_map(|commit| store.record(&commit).sets.into_iter().map(move |set| (commit.clone(), set)));
     let mut sets: Vec<(String, PulledSet)> = sets
+        // A model that was pulled by branch is also found by its commit.
         .filter(|(commit, set)| set.revision == revision || commit == revision)
         .filter(|(commit, set)| store.is_whole(commit, set))
         .collect();

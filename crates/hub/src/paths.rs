@@ -53,6 +53,7 @@ fn check_part(part: &str) -> Result<(), &'static str> {
     }
     // `nul.gguf` is the device too.
     let stem = part.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    // Windows also reserves `COM¹` to `COM³`, so any single character counts as a number.
     let port = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
     if DEVICES.contains(&stem.as_str()) || port.is_some_and(|n| n.chars().count() == 1 && n != "0") {
         return Err("a part of the path is the name of a device on Windows");

@@ -153,6 +153,7 @@ fn watch(
         let ended = end.recv_timeout(TICK);
         client.enforce_deadlines();
         let mut proceed = true;
+        // After `end`, so that events which the work sent before its result are reported too.
         for event in events.try_iter() {
             proceed &= report(event);
         }
@@ -229,6 +230,8 @@ impl PullJob<'_> {
         }
         let mut path = hf_file(self.settings, &self.model.repo, self.commit, name);
         if path.is_none() {
+            // Not counted as progress, whose total is not known yet. `bring` counts the file as
+            // present.
             self.download(&index, &AtomicU64::new(0))?;
             path = Some(self.store.commit(self.commit).join(name));
         }

@@ -63,6 +63,8 @@ pub fn remove(settings: &HubSettings, model: &ModelRef) -> Result<RemovalReport,
     }
     let whole = model.choice == ModelSelector::Usual && model.revision.is_none();
     let mut removed = RemovalReport::default();
+    // Held until the end: a process that waits for a lock must not download into a folder that is
+    // being removed.
     let _locks = if whole { locks(&store)? } else { Vec::new() };
     for commit in store.commits() {
         let sets = store.record(&commit).sets;

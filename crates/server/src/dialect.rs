@@ -21,6 +21,8 @@ pub(crate) enum Dialect {
 impl Dialect {
     /// The API that a path belongs to.
     pub(crate) fn of_path(path: &str) -> Dialect {
+        // The order matters: `/v1/` is also a prefix of the paths of Anthropic's API and of the
+        // Responses API.
         match path {
             _ if path.starts_with("/v1/messages") => Dialect::Anthropic,
             _ if path.starts_with("/v1/responses") || path.starts_with("/responses") => Dialect::Responses,

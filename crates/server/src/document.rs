@@ -75,6 +75,7 @@ impl Document {
 
     /// Adds JSON text.
     pub(crate) fn raw(mut self, text: &str) -> Document {
+        // Adjacent texts share one part: documents consist mostly of short texts.
         if let Some(DocumentPart::Raw(last)) = self.parts.back_mut() {
             last.extend_from_slice(text.as_bytes());
             return self;
@@ -126,6 +127,7 @@ impl Document {
     pub(crate) fn text(self, text: String) -> Document {
         let mut at = 0_usize;
         let next = move |out: &mut Vec<u8>| {
+            // `escape` takes a string, so each piece must end at a character boundary.
             let end = text.floor_char_boundary(at.saturating_add(TEXT));
             escape(out, &text[at..end]);
             at = end;

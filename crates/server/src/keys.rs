@@ -19,6 +19,8 @@ struct ApiKey {
 
 impl std::fmt::Debug for ApiKeys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // `ServerConfig` derives `Debug`. The hashes must not be printed: short keys could be
+        // guessed from them.
         write!(f, "{} keys", self.keys.len())
     }
 }

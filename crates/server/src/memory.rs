@@ -60,6 +60,7 @@ impl RequestMemory {
 
     fn count_released(&self, bytes: usize) {
         if self.released.fetch_add(bytes, Ordering::Relaxed) + bytes >= TRIM_BYTES {
+            // Kept as a permit if `trim` is not waiting now.
             self.much_released.notify_one();
         }
     }
@@ -74,6 +75,8 @@ impl RequestMemory {
         loop {
             self.much_released.notified().await;
             tokio::time::sleep(TRIM_PAUSE).await;
+            // Reset before the trim: memory that is released during the trim counts towards the
+            // next one.
             self.released.store(0, Ordering::Relaxed);
             // A failed trim is harmless: later requests reuse the memory.
             let _ = tokio::task::spawn_blocking(latent_heap::trim).await;

@@ -198,6 +198,7 @@ impl MetricsPage {
 
     /// A metric with one value per model.
     fn models<T: Display>(&mut self, kind: &str, name: &str, help: &str, value: impl Fn(&ModelMetrics) -> T) {
+        // All models in one family: the text format requires the lines of a metric to be one group.
         let values: Vec<(String, T)> =
             self.models.iter().map(|model| (model.label.clone(), value(model))).collect();
         self.family(kind, name, help, values.into_iter());

@@ -323,6 +323,7 @@ impl ServedModel {
         input.extra = self.about.defaults.template_kwargs.clone();
         input.extra.extend(conversation.kwargs.clone());
         template.define_llama_cpp_variables(&mut input).map_err(template_error)?;
+        // The prefill continues the assistant's turn, which the generation prompt opens.
         input.add_generation_prompt = conversation.generation_prompt || !started.is_empty();
         let mut rendered = template.render(&input).map_err(template_error)?;
         let open = self.format.opens_reasoning(&rendered);
@@ -561,6 +562,7 @@ fn template_forms(template: &ChatTemplate) -> TemplateForms {
     ];
     for (role, field) in fields {
         let accepts = |form: ContentForm| {
+            // With the forms found so far, because the probe also has messages of earlier roles.
             let mut tried = forms;
             *field(&mut tried) = form;
             accepts_content(template, role, &tried)
@@ -577,6 +579,7 @@ fn template_forms(template: &ChatTemplate) -> TemplateForms {
 /// Whether a template accepts the content of a role's messages in this form. It must print all of
 /// the text, and not in quotes, as Python or JSON print a list.
 fn accepts_content(template: &ChatTemplate, role: &str, forms: &TemplateForms) -> bool {
+    // Two parts: a template that prints only `content[0]` does not accept lists.
     const PARTS: [&str; 2] = ["first_probe", "second_probe"];
     let text = |of: &str| match of == role {
         true => MessageText::of_parts(PARTS.map(str::to_owned).into()),
@@ -663,6 +666,7 @@ fn argument_form(template: &ChatTemplate) -> ArgumentForm {
     }
     match render(ArgumentForm::Text).filter(|text| text.contains("\"probe_key\"")) {
         Some(_) => ArgumentForm::Text,
+        // Also for templates that print no tool calls.
         None => ArgumentForm::Object,
     }
 }

@@ -64,6 +64,8 @@ type ApiField = (&'static str, &'static str, &'static str);
 fn schema(groups: &[&[ApiField]]) -> Value {
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for (name, kind, meaning) in groups.iter().copied().flatten() {
+        // Expanded here from the engine's table, so that the document lists exactly the fields that
+        // the parser accepts.
         if *name == NUMBERS {
             properties.extend(SamplingField::all().iter().map(number));
             continue;

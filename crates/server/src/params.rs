@@ -338,6 +338,7 @@ fn samplers(fields: &ObjectFields<'_>) -> Result<Option<Vec<SamplerKind>>, ApiEr
     const NAME: &str = "samplers";
     let order = match fields.get(NAME) {
         None => return Ok(None),
+        // The forms of llama.cpp's `--samplers` and `--sampling-seq`.
         Some(Value::String(words)) if words.contains(';') => SamplerKind::order_of_names(words.split(';')),
         Some(Value::String(letters)) => SamplerKind::order_of_letters(letters),
         Some(_) => SamplerKind::order_of_names(texts(fields, NAME)?.iter().map(String::as_str)),

@@ -108,6 +108,7 @@ impl AnswerStream {
                 }
             }
         }
+        // With a full frame, some answers may not have been polled to their end.
         if !self.ended && !waiting && out.len() < FRAME {
             self.encoder.end(out);
             self.ended = true;

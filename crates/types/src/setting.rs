@@ -104,6 +104,7 @@ impl Setting {
         let (mut renamed, mut rest) = (String::new(), text);
         while let Some((before, behind)) = rest.split_once(PREFIX) {
             let Some((inside, after)) = behind.split_once('`') else { break };
+            // The first colon separates, since a value may contain others.
             let (field, value) =
                 inside.split_once(": ").map_or((inside, None), |(field, value)| (field, Some(value)));
             // Text of a file or path may contain the prefix with another name.

@@ -166,6 +166,7 @@ impl TensorType {
 
     /// Whether elements share a scale per block (everything except plain floats and integers).
     pub fn is_quantized(self) -> bool {
+        // FP8 weights have scales too, but in tensors of their own.
         self.block_len() > 1
     }
 }

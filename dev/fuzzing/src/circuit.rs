@@ -42,6 +42,7 @@ const WORDS: [&str; 41] = [
     "heads*v",
     "0",
     "-1",
+    // From here on, sizes that overflow, divide by zero, nest deeply or do not parse.
     "18446744073709551615",
     "99999999999*99999999999",
     "1/0",

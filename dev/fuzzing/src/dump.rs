@@ -110,6 +110,7 @@ fn activation(source: &mut FuzzSource<'_>, points: &Activations, trace: &Activat
         let place = source.below(shape.len());
         shape[place] = source.below(9);
     }
+    // Bounds the memory. A larger product then disagrees with the bytes, as in a damaged file.
     let count = shape.iter().product::<usize>().min(1 << 16);
     let fill = *source.pick(&[0.0, 1.0, f32::NAN, f32::INFINITY, -1e30]);
     let own = trace.values(at).map(|values| values.numbers.as_slice()).unwrap_or_default();

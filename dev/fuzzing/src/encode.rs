@@ -22,6 +22,7 @@ const FILES: [&str; 3] = [
 pub fn encode(bytes: &[u8]) {
     let mut source = FuzzSource::new(bytes);
     let chosen = source.below(FILES.len() + 1);
+    // Repetition makes long texts from short inputs.
     let times = *source.pick(&[1, 1, 1, 2, 7, 100]);
     let text = source.rest().repeat(times);
     if chosen < FILES.len() {
@@ -76,7 +77,9 @@ fn sentence_piece(text: &str) {
         let vocab = GgufVocab {
             model: "llama",
             tokens: tokens.iter().map(String::as_bytes).collect(),
+            // Some scores are equal, and their order is not that of the ids.
             scores: Some((0..tokens.len()).map(|id| -((id * 37 % 11) as f32)).collect()),
+            // llama.cpp's token types: 1 is normal, 2 is unknown, 3 is control, 6 is a byte.
             token_types: Some([2, 3, 3].into_iter().chain([6; 256]).chain([1; PIECES.len()]).collect()),
             bos: Some(1),
             eos: Some(2),

@@ -77,6 +77,8 @@ pub fn hostile_grammar(bytes: &[u8]) {
             let mut schema = schema(&mut source, &mut levels);
             if let Value::Object(object) = &mut schema {
                 let definitions: Map<String, Value> =
+                    // The names that `$ref` in `keyword` picks, so that schemas refer to each
+                    // other, also in cycles.
                     (0..3).map(|at| (format!("d{at}"), self::schema(&mut source, &mut 3))).collect();
                 object.insert("$defs".into(), Value::Object(definitions));
             }

@@ -30,6 +30,7 @@ pub(crate) fn tiny(shape: usize) -> Arc<Checkpoint> {
 pub(crate) fn checkpoint(recipe: &ModelRecipe) -> Arc<Checkpoint> {
     let written = || -> Result<Vec<u8>, Box<dyn std::error::Error>> {
         let folder = tempfile::tempdir()?;
+        // Read into memory: the folder is deleted when this closure returns.
         Ok(std::fs::read(recipe.write_gguf(&folder.path().join("tiny.gguf"))?.first)?)
     };
     let bytes = written().unwrap_or_else(|error| panic!("{recipe:?}: {error}"));

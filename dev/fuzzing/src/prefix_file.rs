@@ -138,6 +138,7 @@ pub fn prefix_file(bytes: &[u8]) {
 /// Changes the file at a random place, in most cases in the header.
 fn change(source: &mut FuzzSource<'_>, file: &mut Vec<u8>) {
     let length = file.len();
+    // Name, 64 tokens, then MTP rows, states, size and checksum.
     let entry = 16 + 4 * 64 + 24;
     let at = match source.below(4) {
         0 => source.u64() as usize % length.max(1),

@@ -32,6 +32,7 @@ pub fn sentence_piece(bytes: &[u8]) {
                 let piece_text: String = (0..1 + source.below(6))
                     .map(|_| *source.pick(&["a", "b", "▁", "é", "日", "<", "s>"]))
                     .collect();
+                // Types 1 to 6 are defined. 0 and 7 are not.
                 let kind = if source.once_in(20) { source.byte() % 8 } else { 1 };
                 plain &= kind == 1;
                 file.extend(piece(&piece_text, -0.5 * source.below(40) as f32, kind));

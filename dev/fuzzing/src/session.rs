@@ -39,6 +39,7 @@ fn saved(chosen: usize) -> &'static Mutex<SavedSession> {
                 _ => model::load(&model::tiny(chosen), &options)?,
             };
             let mut sequence = Sequence::default();
+            // In the model with recurrent state, the file then holds two states.
             engine.snapshot_at(&mut sequence, 2)?;
             let tokens = [256, 5, 99, 300, 7];
             let mut items = [SeqInput::tokens(&mut sequence, &tokens, LogitsRequest::Nothing)];
@@ -49,6 +50,7 @@ fn saved(chosen: usize) -> &'static Mutex<SavedSession> {
             engine.save_session(&mut session, Some(ATTACHMENT), &path)?;
             engine.release(session.sequence);
             let file = std::fs::read(path)?;
+            // The attachment ends the file.
             let rows_end = file.len() - ATTACHMENT.len() - FRAME;
             Ok(SavedSession { engine, file, rows_end })
         };

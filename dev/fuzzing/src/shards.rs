@@ -98,6 +98,7 @@ fn safetensors(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     let count = source.below(5);
     let mut map = Map::new();
     for number in 0..count {
+        // In some names, a number of shards that the folder does not have.
         let total = if source.once_in(12) { count + 1 } else { count };
         let name = if count == 1 && source.once_in(2) {
             "model.safetensors".into()
@@ -180,6 +181,7 @@ fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
     let total = 2 * count as i64;
     for number in 0..count {
         let mut writer = Writer::new();
+        // Only the first shard of a valid set has the model's metadata.
         if number == 0 || source.once_in(8) {
             writer.key("general.architecture", WriterValue::String("deepseek2".into()));
         }
@@ -198,6 +200,8 @@ fn gguf(source: &mut FuzzSource<'_>, folder: &Path) -> PathBuf {
             let ty = *source.pick(&[latent_types::TensorType::F32, latent_types::TensorType::Q8_0]);
             tensors += usize::from(writer.tensor(name, ty, &shape[source.below(2)..]).is_ok());
         }
+        // The first two forms are wrong: another number of shards, and numbers without leading
+        // zeros.
         let name = match source.below(16) {
             15 => format!("m-{:05}-of-{:05}.gguf", number + 1, count + 1),
             14 => format!("m-{}-of-{count}.gguf", number + 1),

@@ -132,6 +132,7 @@ pub(crate) fn letters() -> Vec<String> {
 
 fn by_gguf(letters: &[String], specials: &[FuzzSpecialToken]) -> Result<Tokenizer, latent_text::TextError> {
     let names = letters.iter().chain(specials.iter().map(|special| &special.name));
+    // Token types of GGUF: 1 is normal, 3 is control, 4 is user-defined.
     let types = specials.iter().map(|special| if special.control { 3 } else { 4 });
     Tokenizer::from_gguf(&GgufVocab {
         model: "gpt2",

@@ -23,6 +23,7 @@ pub fn tiktoken(bytes: &[u8]) {
             let count = source.below(24);
             for rank in 256..256 + count {
                 let token: Vec<u8> =
+                    // The bytes of `é` and the first two of `日`, so that tokens split characters.
                     (0..1 + source.below(6)).map(|_| *source.pick(b"ab \xc3\xa9\xe6\x971<")).collect();
                 let rank = if source.once_in(40) { source.number() as usize } else { rank };
                 file.extend(line(&token, rank).into_bytes());

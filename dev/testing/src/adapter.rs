@@ -60,6 +60,7 @@ pub fn random_pairs(
         if outputs == 1 || !select(&target) {
             continue;
         }
+        // By the number of the tensor, so that its rank does not depend on `select`.
         let rank = rank.unwrap_or([1, 3, 8, 16][number % 4]);
         let mut numbers =
             |count: usize, size: f32| -> Vec<f32> { (0..count).map(|_| random(&mut seed) * size).collect() };

@@ -134,6 +134,7 @@ pub(crate) fn config_of(shape: &ModelSizes, config: &ModelConfig) -> Value {
         "index_n_heads": a.indexer.map(|indexer| indexer.heads),
         "index_head_dim": a.indexer.map(|indexer| indexer.width),
         "gated_norm_rank": config.norm_rank,
+        // MiniCPM3's keys. Other families do not read them.
         "scale_emb": 12,
         "scale_depth": 1.4,
         "dim_model_base": 256,

@@ -563,6 +563,7 @@ impl ModelSizes {
             rms_eps: self.eps,
             attention: AttentionShape {
                 heads: self.heads,
+                // A rank of 0 means that queries have no latent.
                 q_lora_rank: (self.q_lora > 0).then_some(self.q_lora),
                 kv_lora_rank: self.kv_lora,
                 nope: self.nope,

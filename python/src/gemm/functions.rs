@@ -133,6 +133,7 @@ fn pack<'py>(
     let Packed { words, scales, zeros, .. } = packed;
     let words = words.into_pyarray(py).reshape([k / 8, n])?.into_any();
     let scales = halves(py, &scales, &[shape.groups(), n])?;
+    // The other formats have no zero points.
     if quant == QuantType::Int4 {
         let zeros = zeros.into_pyarray(py).reshape([shape.groups(), n])?.into_any();
         return Ok(PyTuple::new(py, [words, scales, zeros])?.into_any());
@@ -229,6 +230,7 @@ pub(crate) fn quantized_linear_striped<'py>(
     parallel: isize,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Array<'py>> {
+    // `parallel` already names the kernel, so the option `kernel` could contradict it.
     let mut keywords = ProductKeywords::new(x.py(), options, false)?;
     keywords.options.stripe(count(x.py(), "parallel", parallel)?);
     let weight =
@@ -247,6 +249,7 @@ fn chosen<'py>(
     let Some(name) = &keywords.weight.device else { return Ok(of_inputs) };
     let device = devices::device(py, name)?;
     match (&device, of_inputs) {
+        // `None` is the CPU, which cannot read the memory of a device.
         (None, Some(found)) => {
             let found = found.name();
             Err(argument(py, format!("x is on {found} and device is {name:?}: x.to_numpy() is on the CPU")))

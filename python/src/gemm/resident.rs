@@ -255,6 +255,7 @@ pub(crate) fn multiply<'py>(
     let resident = x.cast::<PythonDeviceArray>().ok().map(|x| x.get());
     let sent = match resident {
         None => {
+            // Checked before anything is sent to the device.
             let shape = Operand::new(x, "x")?.shape;
             check_inputs(py, &shape, k)?;
             Some(PythonDeviceArray::sent(x, "x", weight.device())?)
@@ -265,6 +266,7 @@ pub(crate) fn multiply<'py>(
         }
     };
     let Some(inputs) = resident.or(sent.as_ref()) else { return Err(argument(py, "x is missing")) };
+    // Declared here, so that it lives as long as the reference to its array below.
     let sent_bias;
     let bias = match bias {
         None => None,

@@ -59,6 +59,7 @@ impl GgufFile {
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         match self.checkpoint.source() {
             CheckpointSource::Gguf(source) => metadata::dict(py, &source.metadata),
+            // Not reached: `read` refuses folders.
             CheckpointSource::HuggingFace(_) => Ok(PyDict::new(py)),
         }
     }

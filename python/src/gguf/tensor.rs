@@ -88,6 +88,7 @@ impl Tensor {
         let tensor = slf.get();
         let Some(dtype) = tensor.dtype() else { return Ok(None) };
         let shape = tensor.shape(slf.py())?;
+        // NumPy's views of a read-only array are read-only too.
         Tensor::data(slf.clone()).call_method1("view", (dtype,))?.call_method1("reshape", (shape,)).map(Some)
     }
 

@@ -36,6 +36,7 @@ impl<W: Write> ChecksumStream<W> {
 
     /// Writes the checksum of everything so far.
     pub(super) fn put_sum(&mut self) -> io::Result<()> {
+        // Not by `put`: the checksum does not cover itself.
         self.inner.write_all(&self.sum.to_le_bytes())
     }
 }

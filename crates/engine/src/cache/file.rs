@@ -159,6 +159,7 @@ fn write_attachment(out: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
 /// Reads an attachment that takes `size` bytes with its frame. The caller has checked that these
 /// are at most [`MAX_ATTACHMENT`] and the frame. `None` if the attachment is damaged.
 fn read_attachment<R: Read>(input: &mut ChecksumStream<R>, size: u64) -> io::Result<Option<Vec<u8>>> {
+    // The attachment has a checksum of its own, which begins at its magic.
     input.restart();
     let mut magic = [0; 8];
     input.take(&mut magic)?;
@@ -404,6 +405,8 @@ impl KvCache {
             return Err(damaged("its first bytes are not LATNTKV1 or LATNTKV2".into()));
         }
         let found = input.u64().map_err(early)?;
+        // Compared before the sizes, which differ between models too: the error then names the
+        // cause.
         if found != fingerprint {
             return mismatch("model", format!("fingerprint {found:016x}"), format!("{fingerprint:016x}"));
         }

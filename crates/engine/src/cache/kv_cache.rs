@@ -348,6 +348,7 @@ impl KvCache {
         if shared > blocks.free() {
             return Err(self.full(sequence, 0).into());
         }
+        // All copies come before the first move, so that an error leaves the rows as they were.
         for index in written {
             self.own_block(&mut blocks, sequence, index)?;
         }
@@ -373,6 +374,7 @@ impl KvCache {
 /// The number of new blocks for `rows` more rows, and the shared block that must be copied first.
 fn wanted(blocks: &Blocks, sequence: &Sequence, rows: usize) -> (usize, Option<u32>) {
     let fresh = (sequence.len() + rows).div_ceil(KV_BLOCK).saturating_sub(sequence.blocks.len());
+    // A step without rows writes nothing, so it needs no copy.
     (fresh, sequence.next_block().filter(|block| rows > 0 && blocks.users(*block) > 1))
 }
 

@@ -220,6 +220,7 @@ impl RecurrentState {
         let mut shared = RecurrentState {
             present: self.present.clone(),
             snapshots: self.snapshots.clone(),
+            // Requested positions stay with the original: they belong to its prompt.
             ..RecurrentState::new(&self.pool)
         };
         let rows = if position < len { shared.restore(position) } else { len };

@@ -181,6 +181,7 @@ impl BackendModel for OffloadedModel {
     }
 
     fn stop_profile(&mut self) -> Vec<PlanTimes> {
+        // In the order of `stages`: the back, then the front.
         let mut times = self.back.stop_profile();
         times.extend(self.front.stop_profile());
         times
@@ -192,6 +193,7 @@ impl BackendModel for OffloadedModel {
     }
 
     fn stop_timeline(&mut self) -> Vec<PhaseSpan> {
+        // Plan indices of the front follow those of the back, as in `stages`.
         let behind = self.back.stages().iter().map(|stage| stage.plans.len()).sum::<usize>();
         let mut spans = self.back.stop_timeline();
         let front = self.front.stop_timeline();

@@ -63,6 +63,7 @@ impl<'a> BackendPlan<'a> {
         let values = plans.map(|plan| plan.largest_value() as u64);
         // At least the residual stream, in f32.
         let values = values.fold((planned as u64).saturating_mul(4 * config.hidden_size as u64), u64::max);
+        // Values grow linearly with the rows, so that steps of any size need no plans of their own.
         let bytes = (values / planned.max(1) as u64).saturating_mul(tokens as u64);
         LargePiece { of: PieceKind::Step { tokens }, bytes, most: self.resolved.backend.largest_piece() }
     }

@@ -4,6 +4,7 @@
 use super::candidate::TokenCandidate;
 use super::truncation::softmax;
 
+// The constants of llama.cpp's sampler.
 /// Width of the distribution around the target.
 const WIDTH: f32 = 0.3;
 /// Logit of a token at the target.

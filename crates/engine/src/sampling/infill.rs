@@ -20,6 +20,7 @@ pub(super) fn infill(tokenizer: &Tokenizer, candidates: &mut Vec<TokenCandidate>
     let sum = |ending: bool| -> f64 {
         candidates.iter().filter(|c| ends(c) == ending).map(|c| f64::from(c.probability)).sum()
     };
+    // The rule and the factor of llama.cpp.
     if 3.0 * sum(true) * candidates.len() as f64 > sum(false) {
         candidates.retain(ends);
         return;

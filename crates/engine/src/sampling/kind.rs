@@ -91,6 +91,7 @@ impl SamplerKind {
     pub fn order_of_names<'n>(
         names: impl IntoIterator<Item = &'n str>,
     ) -> Result<Vec<SamplerKind>, EngineError> {
+        // One name more than allowed is enough for `within` to refuse the order.
         within(names.into_iter().take(MAX_ORDER + 1).map(SamplerKind::of_name).collect::<Result<_, _>>()?)
     }
 

@@ -80,6 +80,7 @@ impl RecommendedParams {
             Ok(metadata.f64(&format!("general.sampling.{key}"))?)
         })?;
         let sequence = metadata.str("general.sampling.sequence")?.filter(|names| !names.is_empty());
+        // Names are separated as in llama.cpp's `--samplers`.
         let order = |names: &str| SamplerKind::order_of_names(names.split(';'));
         Ok(RecommendedParams { numbers, samplers: sequence.map(order).transpose()? })
     }

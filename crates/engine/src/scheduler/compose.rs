@@ -64,6 +64,7 @@ impl Scheduler {
                 continue;
             }
             let task = &self.running[at];
+            // An embedding runs all of its rows itself, so that it has nothing to wait for.
             let next = task.chain.names().get(task.sequence.len() / KV_BLOCK).filter(|_| !task.embed);
             if let Some(next) = next
                 && self.options.prefix_cache

@@ -106,6 +106,7 @@ impl Scheduler {
         };
         match &event {
             JobEvent::Failed(_) => self.counts.failed += 1,
+            // `end_cancelled` counts these.
             JobEvent::Finished { reason: StopReason::Interrupted, .. } => {}
             _ => self.counts.finished += 1,
         }

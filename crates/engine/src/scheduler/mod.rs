@@ -190,6 +190,7 @@ impl Scheduler {
         let writes = self.prefixes.write_some(self.engine.kv_cache(), DISK_BYTES, false);
         // An error is returned only here: cancelled jobs end after a failed step too.
         ran?;
+        // With blocks left to write, the caller must step again even without jobs.
         Ok(writes || !self.is_idle())
     }
 

@@ -60,6 +60,7 @@ impl Scheduler {
         // file needs that row too, so one more token is looked up.
         let longer = [tokens, &[0]].concat();
         let chain = self.chain(salt, &longer);
+        // Blocks on disk belong to the text too. No job waits for this read, so it has no limit.
         self.prefixes.load(&mut self.engine.cache, &chain, &longer, usize::MAX);
         // `restore` counts all rows of the file as run by the MTP layer, so only such rows are
         // saved.

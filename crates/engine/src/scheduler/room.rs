@@ -119,6 +119,8 @@ impl Scheduler {
         let Some(at) = self.running.iter().position(|task| task.id == id) else { return };
         let mut task = self.running.remove(at);
         tracing::debug!(job = id.0, rows = task.sequence.len(), "preempted");
+        // The prefix cache keeps the rows as long as it has room, so that they may not have to run
+        // again.
         self.keep_blocks(&mut task, true);
         task.reset();
         task.usage.preemptions += 1;

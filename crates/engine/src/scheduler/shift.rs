@@ -20,6 +20,8 @@ impl Scheduler {
         if task.prompt_done.is_none() || discarded.is_empty() {
             return full;
         }
+        // Before the rows move, since a job that is preempted below must not run these tokens
+        // again.
         generation.discard(discarded.clone());
         task.usage.discarded += discarded.len();
         // The remaining rows have attended to the discarded tokens, so no list of tokens describes

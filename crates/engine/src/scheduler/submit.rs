@@ -76,6 +76,7 @@ impl Scheduler {
             .into_iter()
             .map(|choice| {
                 let mut request = request.clone();
+                // With the same seed, all answers would be equal.
                 request.sampling.seed = choice.seed;
                 (request, choice.processors)
             })
@@ -104,6 +105,7 @@ impl Scheduler {
                 // Further choices wait for the prompt of the first, and then share its rows.
                 leader: (id != leader).then_some(leader),
                 sequence: Sequence::default(),
+                // Computed once: all choices have the same prompt.
                 chain: chain.clone(),
                 kept: 0,
                 embedding: embed.then(|| Embedding::new(pooling)),

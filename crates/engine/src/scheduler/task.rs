@@ -93,6 +93,7 @@ impl ScheduledJob {
     pub(super) fn run(&mut self, most: usize) -> Option<RunningAnswer<'_>> {
         let generation = self.generation.as_mut().filter(|_| most > 0)?;
         let (sequence, embedding) = (&mut self.sequence, self.embedding.as_mut());
+        // Set for each step, because `reset` replaces the sequence.
         sequence.set_adapter_scales(self.adapter_scales.as_ref());
         Some(RunningAnswer { sequence, generation, most, embedding })
     }

@@ -188,6 +188,7 @@ impl Writer {
                 }
             }
         }
+        // A tensor may have the name of a key.
         names.clear();
         for (name, _, shape, _) in &self.tensors {
             if name.is_empty() || name.len() as u64 > limits::MAX_NAME_BYTES {

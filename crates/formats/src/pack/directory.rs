@@ -106,6 +106,7 @@ impl Directory {
             let (name, start, bytes) = (entry.name, entry.start + PAGE, entry.bytes);
             tensors.push(PackedEntry { name, ty, shape, tile_rows, start, bytes });
         }
+        // Left-over shapes would mean that earlier ones were assigned to wrong tensors.
         forms.end()?;
         Ok(Directory { from, metadata, tensors, data_start: header.data_start + PAGE })
     }

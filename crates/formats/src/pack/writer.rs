@@ -82,6 +82,7 @@ impl PackWriter {
         prelude.extend((header.len() as u64).to_le_bytes());
         prelude.extend(fnv(FNV_START, &header).to_le_bytes());
         prelude.extend(NOTE.as_bytes());
+        // A whole page, so that the tensors of the body stay aligned to pages in the file.
         prelude.resize(PAGE as usize, 0);
         Ok(PackWriter { body, prelude, len })
     }

@@ -22,6 +22,7 @@ impl<'a> Evaluator<'a> {
         }
         self.runtime.enter()?;
         let value = match expression {
+            // Returned above.
             Expression::Constant(_) | Expression::Name(_) => Value::None,
             Expression::Tuple(items) => self.sequence(items, SeqKind::Tuple)?,
             Expression::List(items) => self.sequence(items, SeqKind::List)?,
@@ -130,6 +131,7 @@ impl<'a> Evaluator<'a> {
                 (Value::Float(f), Sign::Minus) => Value::Float(-f),
                 (Value::Float(_), Sign::Plus) => value,
                 _ => match (value.as_int(), sign) {
+                    // As in Python, a sign turns a boolean into an integer.
                     (Some(n), Sign::Plus) => Value::Int(n),
                     (Some(n), Sign::Minus) => Value::Int(n.checked_neg().ok_or_else(too_large)?),
                     (None, _) => {

@@ -126,6 +126,7 @@ impl<'a> Evaluator<'a> {
         let mut at = self.scopes.len() - 1;
         while at > 0 {
             let scope = &self.scopes[at];
+            // Proportional to the time of the search below.
             self.runtime.meter.spend(scope.variables.len() / 4 + 1)?;
             if let Some((_, value)) = scope.variables.iter().find(|(name, _)| *name == symbol) {
                 return Ok(value.clone());
@@ -183,6 +184,7 @@ impl<'a> Evaluator<'a> {
         step(self)?;
         match self.outputs.pop() {
             Some(builder) => Ok(builder.finish()),
+            // Not reached: `step` pops every output that it pushes.
             None => TemplateString::trusted(&self.runtime.meter, ""),
         }
     }

@@ -89,6 +89,7 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     fn with(&mut self, values: &'a [(AssignmentTarget, Expression)], body: &'a [Node]) -> Result<BodyFlow> {
         // Evaluate all values before opening the scope: in `with a=1, b=a`, `a` is the outer one.
+        // They are kept in an `Args`, which charges the meter for them.
         let mut args = Args::new(&self.runtime.meter)?;
         for (_, value) in values {
             let value = self.expression(value)?;

@@ -19,6 +19,7 @@ pub(crate) fn find(name: &str) -> Option<FilterFn> {
         "count" | "length" => sequence::length,
         "d" | "default" => sequence::default,
         "dictsort" => order::dictsort,
+        // Equal here, since no text is marked as escaped already.
         "e" | "escape" | "forceescape" => text::escape,
         "first" => sequence::first,
         "float" => numbers::float,

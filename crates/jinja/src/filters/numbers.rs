@@ -83,6 +83,7 @@ pub(super) fn round(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
         "common" => match value.as_int() {
             // `round` of an integer is an integer in Python.
             Some(n) if precision >= 0 => Ok(Value::Int(n)),
+            // Python rounds halves to even.
             Some(_) => Ok(Value::Int(((f * factor).round_ties_even() / factor) as i128)),
             None if !f.is_finite() => Ok(value),
             None if precision >= 0 => {

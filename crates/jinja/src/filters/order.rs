@@ -115,6 +115,7 @@ pub(super) fn dictsort(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
         _ => return Err(Error::value("dictsort sorts by \"key\" or \"value\"")),
     };
     let mut keys = SortKeys::new(runtime, None, flag(case_sensitive.as_ref()))?;
+    // The index in a pair.
     keys.paths.push(AttributePath::Key(Value::Int(place)));
     let Value::Seq(pairs) = crate::methods::pairs(runtime, dict, SeqKind::List)? else {
         return Ok(Value::None);
@@ -177,6 +178,7 @@ pub(super) fn unique(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
     let mut result = SeqBuilder::new(&runtime.meter)?;
     'items: for item in items.items() {
         let key = by.of(runtime, item)?;
+        // Quadratic in the number of elements. `equal` charges the meter for each comparison.
         for other in seen.values() {
             if equal(&runtime.meter, other, &key)? {
                 continue 'items;

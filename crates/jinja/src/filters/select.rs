@@ -39,6 +39,7 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
     // `map('map', 'map', …)` recurses through this function without the evaluator.
     runtime.enter()?;
     for item in value.iterate(&runtime.meter)?.items() {
+        // The filter consumes its arguments, so each element gets a copy.
         let args = args.copy(1)?;
         items.push(filter(runtime, item.clone(), args)?)?;
     }

@@ -112,6 +112,8 @@ pub(super) fn split(
         None => {
             let mut rest = text.as_str().trim_start_matches(is_space);
             while !rest.is_empty() {
+                // As in Python, the last part keeps its whitespace if the limit is reached: `'a b
+                // '.split(none, 1)` ends with "b ".
                 let end = rest.find(is_space).filter(|_| parts.values().len() < most).unwrap_or(rest.len());
                 parts.push(Value::Str(text.part(&rest[..end])))?;
                 rest = rest[end..].trim_start_matches(is_space);

@@ -68,6 +68,7 @@ impl Parser<'_> {
     /// Parses operators of `level` and of tighter levels.
     fn operation(&mut self, level: u8) -> Result<Expression> {
         self.nested(|p| {
+            // `not` binds more loosely than comparisons, so `1 + not x` is an error, as in Python.
             let mut left = if level <= NOT && p.is_name("not") { p.negation()? } else { p.signed(true)? };
             // Each operand has consumed the operators that bind tighter than its own, so `found`
             // only decreases in this loop.

@@ -149,6 +149,7 @@ impl Parser<'_> {
         let mut at = 0;
         loop {
             if !self.is_op(":") && !self.is_op("]") {
+                // Only an index may be a tuple: `x[1, 2]`. In a slice, a comma is an error.
                 parts[at] = Some(if at == 0 { self.tuple(true)? } else { self.expression()? });
             }
             if at < 2 && self.skip_op(":") {
@@ -273,6 +274,8 @@ impl Parser<'_> {
 
     fn begins_argument(&self) -> bool {
         match self.peek() {
+            // These words continue the expression or the statement: `x is odd and y`, `for x in xs
+            // if x is odd recursive`.
             TokenKind::Name(..) => !matches!(
                 self.name_at(0),
                 Some("else" | "or" | "and" | "is" | "if" | "not" | "in" | "recursive")

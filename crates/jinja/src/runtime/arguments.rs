@@ -28,6 +28,7 @@ impl Args {
 
     pub(crate) fn push_named(&mut self, name: TemplateString, value: Value) -> Result<()> {
         self.charge.grow(2 * size_of::<(TemplateString, Value)>())?;
+        // Pays for the search for a duplicate, which is linear.
         self.charge.meter().spend(self.named.len() / 4 + 1)?;
         if self.named.iter().any(|(other, _)| other.as_str() == name.as_str()) {
             return Err(Error::value(format!("the argument {} is given twice", clip(name.as_str()))));

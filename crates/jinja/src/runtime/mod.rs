@@ -70,6 +70,7 @@ impl<'a> Runtime<'a> {
         self.meter.spend(1)?;
         let limit = self.meter.limits().eval_depth;
         if self.depth > limit {
+            // `depth` is not restored, because an error ends the rendering.
             return Err(Error::limit(format!("calls and expressions are nested deeper than {limit} levels")));
         }
         Ok(())

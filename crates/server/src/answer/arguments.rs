@@ -67,6 +67,8 @@ impl PartialArguments {
             (ObjectState::Before, _) => self.state = ObjectState::Broken,
             (_, b'"') => self.in_string = true,
             (_, b'{' | b'[') => self.depth += 1,
+            // The comma is released with the next member: JSON does not allow one before a closing
+            // brace.
             (_, b',') if self.depth == 1 => self.member(at, at),
             (_, b'}') if self.depth == 1 => {
                 self.member(at, at + 1);

@@ -147,6 +147,7 @@ impl RequestAnswers {
                     &mut self.queue,
                     AnswerEvent::Started { prompt: self.prompt, cached: cached_tokens, slot },
                 );
+                // Taken, so that a preempted job does not repeat it when it starts again.
                 let echo = std::mem::take(&mut state.echo);
                 state.parser.push(&echo, &mut pieces);
             }

@@ -125,6 +125,7 @@ pub(crate) async fn begin(
         key: tenant.key,
         priority: params.priority,
         uncached: params.uncached,
+        // `None`, and so without limit, if the timeout exceeds the range of `Instant`.
         deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
         ..Job::default()
     };

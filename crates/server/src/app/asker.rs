@@ -99,11 +99,14 @@ impl RequestContext {
             // Only `model` and `stream` are needed here. Skipping lists keeps this pass cheap.
             let value = json::parse_head(&body, &app.config.limits)?;
             let fields = ObjectFields::of(&value, "")?;
+            // The body's name wins over `?model=`.
             let name = named(&fields)?.or(fallback.as_deref());
             if let Some(name) = name {
                 span.model(name);
             }
             let index = app.models.find(name)?;
+            // A value of another type counts as false here. The dialect refuses it when it parses
+            // all fields.
             let stream = fields.get("stream").map(|stream| *stream == true);
             Ok(ReceivedBody { body, index, stream })
         };
@@ -271,6 +274,7 @@ impl RequestContext {
     pub(super) fn note(&self, error: &ApiError) {
         self.span.failed(error);
         let trace = self.span.trace_id();
+        // Only faults of the server are logged as errors: clients can cause the others at will.
         if error.kind == ErrorKind::Internal {
             tracing::error!(request = self.id, trace, "{error}");
         } else {

@@ -76,6 +76,8 @@ impl ContentCodings {
             {
                 match Coding::of(name) {
                     Some(coding) if codings.len() < MAX_CODINGS => codings.push(coding),
+                    // An unknown coding is not an error yet: this runs for requests whose body is
+                    // never read.
                     _ => return ContentCodings(Err(text)),
                 }
             }
@@ -108,6 +110,7 @@ impl ContentCodings {
         self.check()?;
         let codings = self.0.as_deref().unwrap_or_default();
         let mut body = body;
+        // The client applied the last coding last, so it is decoded first.
         for coding in codings.iter().rev() {
             // A decoder that panics on hostile bytes must fail only this request.
             let decoded = catch_unwind(AssertUnwindSafe(|| decode(*coding, &body, limits, charge)));
@@ -127,6 +130,7 @@ fn invalid(coding: Coding, problem: impl std::fmt::Display) -> ApiError {
 fn decode(coding: Coding, body: &[u8], limits: &Limits, charge: &RequestCharge) -> Result<Vec<u8>, ApiError> {
     let mut out = Output { bytes: Vec::new(), limit: limits.body_bytes, charge };
     let copied = match coding {
+        // RFC 1952, section 2.2: a gzip file may consist of several members.
         Coding::Gzip => out.copy(MultiGzDecoder::new(body)),
         // RFC 9110 defines `deflate` as zlib data, but some clients send raw deflate.
         Coding::Deflate => inflate(body, has_zlib_header(body), &mut out),

@@ -41,6 +41,8 @@ fn begin_early(
 ) -> Response {
     // The first tick is immediate: the client has waited for `pause` already.
     let mut ticks = interval(pause);
+    // By default (`Burst`), the ticks that were missed while the client did not read would all fire
+    // at once.
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let content_type = dialect.stream_type();
     let mut early = EarlyStream { asker, dialect, stage: EarlyStage::Waiting(answering), ticks };
@@ -88,6 +90,7 @@ impl EarlyStream {
                     }
                     Poll::Ready(Err(error)) => {
                         self.asker.note(&error);
+                        // A future that has finished must not be polled again.
                         self.stage = EarlyStage::Ended;
                         let event = self.dialect.error_event(&error, &self.asker.id);
                         return Poll::Ready(Some(Ok(event.into())));

@@ -216,6 +216,7 @@ impl StreamSessions {
         let Some(start) = at.checked_sub(session.dropped) else { return SessionRead::Lost };
         match session.bytes.get(start..) {
             Some(rest) if !rest.is_empty() => {
+                // Copied: the stored bytes move when old ones are dropped.
                 SessionRead::Bytes(Bytes::copy_from_slice(&rest[..rest.len().min(MAX_READ)]))
             }
             // `usize::MAX` is the position after a lost read.
@@ -300,6 +301,7 @@ impl StreamProducer {
         inner.shrink(self.sessions.budget);
         let over = inner.bytes.saturating_sub(self.sessions.budget);
         let Some(session) = inner.session(&self.key, self.number) else {
+            // The conversation was removed or has begun another stream.
             inner.bytes -= bytes.len();
             return;
         };

@@ -82,6 +82,7 @@ impl Watcher {
             }
             ModelChange::Downloaded => ("download_finished", json!({})),
             ModelChange::DownloadFailed(problem) => ("download_failed", json!({"problem": problem})),
+            // `next` sees the flag and ends the stream.
             ModelChange::Draining => return None,
         };
         Some(line(name, kind, &data))

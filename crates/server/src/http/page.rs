@@ -68,6 +68,7 @@ async fn drawing(asker: &RequestContext) -> Result<Response, ApiError> {
     let page = match models.drawing(index) {
         (_, Some(page)) => page,
         (Some(draw), None) => {
+            // Drawing is slow, and this thread serves all connections.
             let page: Arc<str> = asker.blocking(move || draw().map_err(ApiError::internal)).await?.into();
             models.keep_drawing(index, &page);
             page

@@ -286,6 +286,8 @@ async fn run(
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
             },
+            // `changed` also returns if the `Server` was dropped, and then at every call. The guard
+            // keeps the loop from spinning.
             _ = stop.changed(), if deadline.is_none() => {
                 app.models.drain();
                 // Bounded, since adding a huge duration to an `Instant` panics.
@@ -371,6 +373,8 @@ async fn serve_requests(
         .max_buf_size(limits.header_bytes.max(8192))
         .serve_connection(TokioIo::new(stream), service);
     tokio::pin!(serving);
+    // True if the connection was accepted while draining. Its clone of the receiver may count the
+    // change as seen.
     let mut stopping = *stop.borrow();
     loop {
         tokio::select! {

@@ -23,6 +23,7 @@ const HEADER: &str = "x-conversation-id";
 /// The conversation that a request names. Its answer outlives the connection.
 pub(super) fn conversation(method: &Method, headers: &HeaderMap) -> Option<String> {
     let name = headers.get(HEADER)?.to_str().ok()?.trim();
+    // Only a POST has an answer to resume.
     let is_proper = *method == Method::POST && (1..=MAX_CONVERSATION).contains(&name.len());
     is_proper.then(|| name.to_owned())
 }
@@ -61,6 +62,7 @@ pub(super) async fn answer(
     // Set after the spawn, which creates the handle. If the conversation was deleted in between,
     // `aborts` cancels the task immediately.
     producer.aborts(running.abort_handle());
+    // The stream ends when the last handle is dropped, which must be the task's.
     drop(producer);
     answered.await.map_err(|_| ApiError::invalid("the request was cancelled: its conversation was stopped"))
 }

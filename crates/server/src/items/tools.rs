@@ -30,6 +30,7 @@ pub(crate) struct NamespacedTool {
 pub(crate) fn qualified_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         None => name.to_owned(),
+        // A separator that one of the names already has is not doubled.
         Some(namespace) if namespace.ends_with('_') || name.starts_with('_') => format!("{namespace}{name}"),
         Some(namespace) => format!("{namespace}__{name}"),
     }
@@ -167,6 +168,7 @@ impl ToolChoice {
         if let Some(name) = named.iter().find(|name| !known(name)) {
             return Err(ApiError::field(param, format!("no function named {name:?} is in `tools`")));
         }
+        // A named tool was found above, so only `required` can be without a tool.
         if *self != ToolChoice::Required || !tools.is_empty() {
             return Ok(());
         }

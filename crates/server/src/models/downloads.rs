@@ -79,6 +79,7 @@ impl Models {
             return Err(ApiError::field("model", format!("the server has the model {name} already")));
         }
         let stopped = Arc::<AtomicBool>::default();
+        // Held until the insertion, so that no other request can pass the checks in between.
         let mut downloads = self.downloads.lock();
         if downloads.contains_key(&name) {
             return Err(ApiError::field("model", format!("{name} is being downloaded already")));
@@ -88,6 +89,7 @@ impl Models {
             return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(30)));
         }
         downloads.insert(name.clone(), RunningDownload { progress: None, stopped: Arc::clone(&stopped) });
+        // Before the guard exists: it locks the list when it is dropped.
         drop(downloads);
         let running = DownloadGuard { models: Arc::clone(self), name, stopped };
         // If the thread cannot be started, the closure and its guard are dropped, which removes the

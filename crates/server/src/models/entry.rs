@@ -222,6 +222,7 @@ impl ModelEntry {
         // Before the phase changes, which drops the worker and its statistics.
         (self.past, self.past_reloads) = (self.stats(), self.reloads());
         let problem = match &self.phase {
+            // The worker ended at shutdown, or because all reloads after a fault failed.
             ModelPhase::Loaded(worker_handle) => worker_handle.failure(),
             _ => None,
         };

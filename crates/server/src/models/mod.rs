@@ -161,6 +161,8 @@ impl Models {
             let models = Arc::clone(&self);
             tokio::spawn(async move {
                 let result = Arc::clone(&models.loading).run(0, true).await;
+                // Cleared before the result is sent: a caller that gets it may send a request at
+                // once, which `open` would refuse.
                 models.starting.store(false, Ordering::SeqCst);
                 // The caller may not wait for the result.
                 let _ = first.send(result);
@@ -211,6 +213,8 @@ impl Models {
             return Ok(0);
         }
         let (known, entries) = (self.known(), self.table.lock());
+        // A changed definition appends a second entry with the same name, so removed ones are
+        // skipped.
         let position = |is: &dyn Fn(&KnownModel) -> bool| {
             known.iter().zip(entries.iter()).position(|(known, entry)| !entry.removed && is(known))
         };
@@ -255,6 +259,7 @@ impl Models {
             if let Some(index) = known.iter().position(same).filter(|index| !listed[*index]) {
                 // Visibility is not part of the definition, so it changes without a reload.
                 known[index].hidden.store(hidden, Ordering::Relaxed);
+                // An earlier reload may have removed it.
                 self.table.change(index, |entry| entry.removed = false);
                 listed[index] = true;
                 continue;
@@ -326,8 +331,10 @@ impl Models {
         if self.starting.load(Ordering::SeqCst) {
             let entries = self.table.lock();
             if let Some(worker_handle) = entries[0].worker_handle() {
+                // Its error has the progress in percent.
                 worker_handle.ready()?;
             }
+            // The load has not created its worker yet.
             if !entries[0].is_loaded() {
                 return Err(
                     ApiError::new(ErrorKind::Unavailable, "Loading model").retry(Duration::from_secs(2))
@@ -346,6 +353,7 @@ impl Models {
         match &self.table.lock()[0].phase {
             ModelPhase::Loaded(worker_handle) => worker_handle.ready().map(|_| ()),
             ModelPhase::Failed { problem, .. } => Err(cannot_load(problem)),
+            // The next request loads it.
             ModelPhase::Unloaded | ModelPhase::Loading(_) | ModelPhase::Unloading(_) => Ok(()),
         }
     }
@@ -428,6 +436,8 @@ impl Models {
             ModelPhase::Loading(_) | ModelPhase::Unloading(_) => {}
         }
         if waiting.is_none() {
+            // At least 1: with a queue limit of 0, no request could wait for the load that it
+            // starts.
             if entry.waiting >= self.max_waiting.max(1) {
                 let problem = format!("{} requests wait for this model: try again later", entry.waiting);
                 return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(5)));
@@ -445,6 +455,7 @@ impl Models {
     /// Starts to load a model without a request, even if its last load failed just now.
     pub(crate) fn load(self: &Arc<Self>, index: usize) -> Result<(), ApiError> {
         self.open()?;
+        // Without this, `try_lease` would repeat the error of a failure in the last [`RETRY`].
         self.table.change(index, ModelEntry::retry);
         let mut waiting = None;
         if self.try_lease(index, &mut waiting, true)?.is_none() {

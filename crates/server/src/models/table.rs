@@ -70,6 +70,7 @@ impl ModelTable {
     /// Changes an entry and wakes all tasks that wait for changes.
     pub(super) fn change<T>(&self, index: usize, work: impl FnOnce(&mut ModelEntry) -> T) -> T {
         let result = work(&mut self.lock()[index]);
+        // The guard of the line above has been dropped: a woken task takes the lock at once.
         self.notify();
         result
     }
@@ -80,6 +81,8 @@ impl ModelTable {
 
     /// Removes a model from the list and unloads it after its answers.
     pub(super) fn remove(&self, index: usize) {
+        // `replace`: a later reload of the list finds the entry missing again, but must not send a
+        // second event.
         let removed = self.change(index, |entry| {
             entry.unload_soon();
             (!std::mem::replace(&mut entry.removed, true)).then(|| entry.name().to_owned())
@@ -112,6 +115,7 @@ impl ModelTable {
     pub(super) fn unload_expired(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut next: Option<Instant> = None;
+        // A waiting request has been woken but has not taken its lease yet.
         for entry in self.lock().iter_mut().filter(|entry| entry.users == 0 && entry.waiting == 0) {
             match entry.expires {
                 Some(at) if at <= now => entry.unload(),

@@ -28,6 +28,7 @@ impl Collector {
         let tls = latent_hub::tls().map_err(|error| OtlpError::Setting(error.to_string()))?;
         let config = Agent::config_builder()
             .tls_config(tls)
+            // The exporter expects a response for every status. `send_bytes` logs the status.
             .http_status_as_error(false)
             // A redirect would send the spans to an address that the operator has not configured.
             .max_redirects(0)
@@ -47,6 +48,7 @@ impl Collector {
 
     /// Logs when sending begins to fail, and when it works again.
     fn log_change(&self, address: &str, problem: Option<&str>) {
+        // Relaxed: only the exporter's thread uses the flag.
         let failed_before = self.failing.swap(problem.is_some(), Ordering::Relaxed);
         match problem {
             Some(problem) if !failed_before => {

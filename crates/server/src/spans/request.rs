@@ -120,6 +120,7 @@ impl RequestSpan {
         let mut at = live.child("queue", submitted, usage.queued, choice, &[]);
         let tokens = [("latent.tokens", ran), ("latent.cached_tokens", usage.cached)];
         at = live.child("prefill", at, usage.prompt_time, choice, &tokens);
+        // Embeddings have no end reason and no decode phase.
         if reason.is_some() {
             let tokens = [
                 ("latent.tokens", usage.completion),
@@ -147,6 +148,8 @@ impl RequestSpan {
         let span = live.context.span();
         span.set_attribute(KeyValue::new("http.response.status_code", i64::from(status)));
         if status >= 500 {
+            // Does not replace the message that `failed` has set: the SDK keeps the greater of two
+            // statuses, and an empty message is the smallest.
             span.set_status(Status::error(""));
         }
     }
@@ -179,6 +182,7 @@ impl LiveSpan {
 
 impl Drop for LiveSpan {
     fn drop(&mut self) {
+        // Totals are known only now: a request can have several prompts, each with several answers.
         let totals = std::mem::take(&mut *self.totals());
         let span = self.context.span();
         if totals.asked {

@@ -77,6 +77,7 @@ fn cost(notice: &JobNotice) -> usize {
             let alternatives = logprob.as_ref().map_or(0, |(_, top)| 1 + top.len());
             ENVELOPE + text.len() + ALTERNATIVE * alternatives
         }
+        // An f32 in JSON has about 12 characters.
         JobNotice::Event { event: JobEvent::Embedded { values, .. }, .. } => ENVELOPE + 12 * values.len(),
         _ => ENVELOPE,
     }
@@ -107,6 +108,7 @@ impl JobReceiver for NoticeSender {
 
     fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>) {
         *self.shared.jobs.lock().unwrap_or_else(PoisonError::into_inner) = Some((canceller, jobs));
+        // The receiver was dropped before its jobs were known.
         if self.is_gone() {
             self.shared.cancel();
         }

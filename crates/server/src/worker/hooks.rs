@@ -107,6 +107,8 @@ impl WorkerHooks for ServerHooks {
     fn ready(&mut self, scheduler: &mut Scheduler) {
         self.worker_handle.live.publish(scheduler.stats());
         if let Some(served) = self.served.take() {
+            // Before `first`: the registry then marks the model as loaded, and its requests call
+            // `ready`.
             self.worker_handle.set_state(ModelState::Ready(served));
         }
         if let Some(first) = self.first.take() {

@@ -85,6 +85,7 @@ const FIELDS: &[(&str, FieldValueKind)] = &[
     ("json_schema", FieldValueKind::Format),
     ("grammar", FieldValueKind::Word(&["root ::= \"a\"", "root ::= [a-z]+", "start: \"a\"", "root ::=", ""])),
     ("guided_regex", FieldValueKind::Word(&["[ab]+", "(", "\\d{3}", ""])),
+    // `format` also generates the objects of Anthropic's `thinking`.
     ("thinking", FieldValueKind::Format),
     ("reasoning", FieldValueKind::Object),
     ("reasoning_effort", FieldValueKind::Word(&["none", "low", "high", ""])),
@@ -111,6 +112,7 @@ fn required_fields(path: &str) -> &'static [&'static str] {
 pub(super) fn generate(source: &mut FuzzSource<'_>, path: &str) -> Value {
     let mut map = Map::new();
     for name in required_fields(path) {
+        // Rarely omitted: the server refuses such a body before it reads the other fields.
         if !source.once_in(32) {
             add(&mut map, name, source);
         }

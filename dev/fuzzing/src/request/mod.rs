@@ -46,6 +46,7 @@ pub fn request(bytes: &[u8]) {
         0 => rest.to_vec(),
         _ => body::generate(&mut FuzzSource::new(rest), path).to_string().into_bytes(),
     };
+    // One request at a time: `ask` collects all jobs that were submitted, of any request.
     let check = server(usize::from(first >> 6 & 1)).lock().unwrap_or_else(PoisonError::into_inner);
     let checked = check.ask(path, Some(&body));
     let shown = || String::from_utf8_lossy(&body);
@@ -144,6 +145,7 @@ fn in_bounds(job: &TakenJob) -> Result<(), String> {
     let checks = [
         ("prompt", (1..=CONTEXT).contains(&request.prompt.len())),
         ("choices", (1..=limits.choices).contains(&job.choices)),
+        // `MAX_TOKENS` in the server's `params.rs`.
         ("max_tokens", request.max_tokens.is_none_or(|most| most <= 1 << 30)),
         ("stop", request.stop.len() <= limits.stop),
         ("stop_bytes", request.stop.iter().all(|text| (1..=limits.stop_bytes).contains(&text.len()))),

@@ -226,6 +226,7 @@ const FORMATS: [&str; 10] = [
 /// Generates a template.
 pub(super) fn template(source: &mut FuzzSource<'_>) -> String {
     let mut grammar = TemplateGrammar { source, out: String::new() };
+    // `tag_set` makes the attributes of this namespace grow.
     grammar.out.push_str("{% set ns = namespace(a=[1], b='b') %}");
     while !grammar.source.is_empty() && grammar.out.len() < MAX_BYTES {
         grammar.statement(0);
@@ -492,6 +493,7 @@ impl TemplateGrammar<'_, '_> {
     }
 
     fn string(&mut self) {
+        // These characters would end or continue the literal.
         let text = self.source.text().replace(['\\', '\'', '\0'], "\\n");
         let text = if self.source.once_in(8) { text.repeat(self.repeats(text.len())) } else { text };
         self.put(&format!("'{text}'"));

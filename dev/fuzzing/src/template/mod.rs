@@ -40,6 +40,7 @@ fn run(template_text: &str, inputs: &[ChatInput]) {
             check_content_ranges(template_text, &rendered);
         }
     };
+    // A thread of its own: the stack of the caller's thread has another size.
     let builder = std::thread::Builder::new().stack_size(STACK);
     let joined = std::thread::scope(|scope| builder.spawn_scoped(scope, render).map(|thread| thread.join()));
     match joined {

@@ -325,6 +325,7 @@ const TOKENS: [&str; 24] = [
 
 fn vocabulary(source: &mut FuzzSource<'_>) -> Map<String, Value> {
     let mut vocabulary = Map::new();
+    // With a shorter vocabulary, merges and special tokens name tokens that do not exist.
     let count = TOKENS.len() - source.below(TOKENS.len());
     for (id, token) in TOKENS.iter().take(count).enumerate() {
         let id: Value = match source.below(64) {
@@ -383,6 +384,7 @@ fn model(source: &mut FuzzSource<'_>) -> Value {
 fn bpe(source: &mut FuzzSource<'_>) -> Value {
     let vocabulary = vocabulary(source);
     let sides = ["a", "b", "aa", "é", "Ġ", "▁", "l", "#a", "1", "", "nothing", "H"];
+    // Older versions of the library write a merge as one text with a space, newer ones as a pair.
     let old_style = source.once_in(4);
     let merges: Vec<Value> = (0..source.below(10))
         .map(|_| {

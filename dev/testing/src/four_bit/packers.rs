@@ -224,6 +224,7 @@ fn fp8(
     // The largest finite number of each format.
     let end = if ty == TensorType::F8_E4M3 { 448.0 } else { 57344.0 };
     let scales: Vec<f32> =
+        // With a scale of 0, a part of zeros would divide by zero.
         scales.iter().map(|scale| through(TensorType::BF16, scale.max(1e-6) / end)).collect();
     let (mut codes, mut values) = (Vec::new(), Vec::new());
     for (i, number) in numbers.iter().enumerate() {

@@ -135,6 +135,7 @@ impl CrateModules {
             return self.absolute(&child, after, depth);
         }
         let here = self.0.get(module)?;
+        // Items of the module itself shadow names from globs.
         if !here.items.contains(first) {
             if let Some(import) = here.imports.get(first)
                 && let Some(file) = self.resolve(module, &[&import[..], after].concat(), depth + 1)

@@ -91,6 +91,7 @@ fn after_string(chars: &[char], start: usize) -> usize {
 
 /// The place after a raw string literal (`r"…"`, `br#"…"#` and the like), if one begins here.
 fn after_raw_string(chars: &[char], start: usize) -> Option<usize> {
+    // Here the `r` is part of a word.
     if start > 0 && (chars[start - 1].is_alphanumeric() || chars[start - 1] == '_') {
         return None;
     }

@@ -399,6 +399,7 @@ impl PrefixIndex {
         budget: usize,
     ) -> PrefixLoad {
         let mut loaded = PrefixLoad::default();
+        // Taken, because `place` below borrows all of `self`.
         let Some(mut disk) = self.disk.take() else { return loaded };
         // Blocks that are used after `start` belong to this prompt and must not be evicted for its
         // later blocks.

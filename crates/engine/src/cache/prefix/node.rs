@@ -61,6 +61,7 @@ impl PrefixTree {
     pub fn full(&self, name: BlockHash, parent: Option<usize>, tokens: &[u32]) -> Option<usize> {
         let id = *self.by_name.get(&name)?;
         let node = self.get(id);
+        // The name alone is not trusted: after a collision, rows of other tokens would be used.
         (node.parent == parent && *node.tokens == *tokens).then_some(id)
     }
 

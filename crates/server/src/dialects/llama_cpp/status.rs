@@ -180,5 +180,6 @@ fn properties(model: &ModelStatus, config: &ServerConfig) -> Value {
 fn default_settings(served: &ServedModel) -> Value {
     let defaults = &served.about.defaults;
     let params = AnswerParams { logprobs: defaults.logprobs, ..AnswerParams::new(&served.about) };
+    // Not the seed in `params`, which is drawn at random for each request.
     settings(&params, served.tokenizer.end_of_generation(), defaults.seed)
 }

@@ -233,6 +233,7 @@ impl Encoder for OllamaLines {
         out.push_str(&Dialect::Ollama.error_event(error, ""));
     }
 
+    // The line with `done` is the end of Ollama's streams.
     fn end(&mut self, _out: &mut String) {}
 
     fn ping(&mut self, out: &mut String) {

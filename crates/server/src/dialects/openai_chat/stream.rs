@@ -79,6 +79,7 @@ impl ChatStream {
     /// Reports the progress of the prompt if the request asks for it (llama.cpp's
     /// `return_progress`). The first report is the number of cached tokens.
     fn progress(&self, choice: usize, done: usize, total: usize, out: &mut String) {
+        // All answers share one prompt, so only the first reports it.
         let Some(running) = self.running.get(choice).filter(|_| self.about.progress && choice == 0) else {
             return;
         };
@@ -120,6 +121,7 @@ impl Encoder for ChatStream {
         match what {
             AnswerEvent::Started { prompt, cached, .. } => self.progress(choice, cached, prompt, out),
             AnswerEvent::Prompt { done, total, cached } => {
+                // The report for `done == cached` was sent with `Started`.
                 if done > cached {
                     self.progress(choice, done, total, out);
                 }

@@ -48,6 +48,7 @@ pub(super) fn read(
     let mut params = AnswerParams::read(fields, served, limits)?;
     // `AnswerParams` reads `n`, which this API does not have.
     params.n = 1;
+    // `AnswerParams` leaves this field to the dialects, because its names differ.
     params.max_tokens = params::max_tokens(fields, &["max_output_tokens"])?;
     if params.max_tokens == Some(0) {
         return Err(fields.error("max_output_tokens", "expected at least 1"));

@@ -250,6 +250,7 @@ impl SegmentFolder {
                 (seconds(known.used), std::cmp::Reverse(known.first), known.used, (*name).clone())
             });
             let Some(oldest) = oldest.map(|(name, _)| name.clone()) else { return true };
+            // Forgotten even if it cannot be removed, or the loop would not end.
             drop(fs::remove_file(self.path_of(&oldest)));
             self.forget(&oldest);
             self.removed += 1;

@@ -112,6 +112,7 @@ fn work(orders: &Receiver<DiskOrder>, shared: &Mutex<DiskStatus>, id: u64) {
         let segment = match order {
             DiskOrder::Write(segment) => segment,
             DiskOrder::Flush(done) => {
+                // An error means that the scheduler no longer waits.
                 let _ = done.send(());
                 continue;
             }
