@@ -28,6 +28,7 @@ mod moe;
 mod outline;
 mod part;
 mod profile;
+mod rank_config;
 mod reader;
 mod rope;
 mod source;

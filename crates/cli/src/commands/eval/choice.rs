@@ -1,7 +1,7 @@
 //! `latent eval choice`.
 
 use super::asking::check_interrupt;
-use super::failed;
+use super::failure::failed;
 use super::results::{self, evaluation, measured, percent};
 use crate::args::ChoiceArgs;
 use crate::exit::UsageError;

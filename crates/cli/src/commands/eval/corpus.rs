@@ -1,6 +1,6 @@
 //! Texts on which models are measured.
 
-use super::failed;
+use super::failure::failed;
 use crate::args::EngineArgs;
 use crate::exit::UsageError;
 use crate::{input, interrupt, model};

@@ -1,8 +1,9 @@
 //! `latent eval kl`.
 
+use super::corpus;
+use super::failure::failed;
 use super::perplexity::measure;
 use super::results::{self, evaluation, measured, percent, with_error};
-use super::{corpus, failed};
 use crate::args::KlArgs;
 use crate::commands::diff;
 use crate::exit::UsageError;

@@ -3,6 +3,7 @@
 mod asking;
 mod choice;
 mod corpus;
+mod failure;
 mod kl;
 mod perplexity;
 mod questions;
@@ -13,11 +14,10 @@ mod routing;
 mod weights;
 
 use crate::args::{EvalArgs, EvalCommand};
-use crate::exit::{ReportedProblems, UsageError};
 use anyhow::Result;
-use latent_evaluate::EvalError;
 
 pub(crate) use corpus::bos;
+pub(crate) use failure::failed;
 
 pub(super) fn run(args: &EvalArgs) -> Result<()> {
     match &args.command {
@@ -29,17 +29,5 @@ pub(super) fn run(args: &EvalArgs) -> Result<()> {
         EvalCommand::Routing(args) => routing::run(args),
         EvalCommand::Weights(args) => weights::run(args),
         EvalCommand::Report(args) => report::run(args),
-    }
-}
-
-/// Maps an error of an evaluation to the command's error, whose kind decides the exit code.
-pub(crate) fn failed(error: EvalError) -> anyhow::Error {
-    match error {
-        EvalError::Engine(error) => error.into(),
-        EvalError::TooShort { .. } | EvalError::NoPositions { .. } => UsageError(error.to_string()).into(),
-        EvalError::NotFinite { .. } | EvalError::NoProbability { .. } => {
-            ReportedProblems(error.to_string()).into()
-        }
-        other => other.into(),
     }
 }

@@ -1,7 +1,8 @@
 //! `latent eval perplexity`.
 
+use super::corpus;
+use super::failure::failed;
 use super::results::{self, evaluation, measured, with_error};
-use super::{corpus, failed};
 use crate::args::PerplexityArgs;
 use crate::{model, progress, target};
 use anyhow::Result;

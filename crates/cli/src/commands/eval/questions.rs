@@ -1,7 +1,7 @@
 //! `latent eval questions`.
 
 use super::asking::{QuestionPrompter, SignalListener, check_interrupt};
-use super::failed;
+use super::failure::failed;
 use super::results::{self, evaluation, measured, percent};
 use crate::args::QuestionsArgs;
 use crate::{model, progress};

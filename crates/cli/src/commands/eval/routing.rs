@@ -1,7 +1,8 @@
 //! `latent eval routing`.
 
+use super::corpus;
+use super::failure::failed;
 use super::results::{self, evaluation, measured};
-use super::{corpus, failed};
 use crate::args::RoutingArgs;
 use crate::{model, progress};
 use anyhow::Result;

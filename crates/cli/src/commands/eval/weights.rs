@@ -1,6 +1,6 @@
 //! `latent eval weights`.
 
-use super::failed;
+use super::failure::failed;
 use super::results::{self, evaluation, unmeasured};
 use crate::args::WeightsArgs;
 use crate::{interrupt, model, progress};
