@@ -131,6 +131,7 @@ impl Interpreter<'_> {
                 let query = &mut made[at * a.latent_width()..(at + 1) * a.latent_width()];
                 let q = &nope[at * a.nope..(at + 1) * a.nope];
                 for (i, out) in query[..a.kv_lora_rank].iter_mut().enumerate() {
+                    // A column of W_UK, because the product is with its transpose.
                     let column: Vec<f32> = (0..a.nope).map(|k| keys[k * a.kv_lora_rank + i]).collect();
                     *out = dot(&column, q);
                 }

@@ -56,6 +56,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn isa(&self, _limit: Option<Tier>) -> Result<Tier, BackendError> {
+        // No kernels, so no instruction set is selected.
         Ok(Tier::Portable)
     }
 
@@ -64,6 +65,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn default_cache(&self, _exact: bool) -> CacheType {
+        // The store has no other element type.
         CacheType::F32
     }
 
@@ -162,6 +164,8 @@ impl ReferenceModel {
         for (n, node) in plan.ir.nodes.iter().enumerate() {
             let start = Instant::now();
             interpreter.execute(node)?;
+            // Each node is a sign of progress, so that a long step does not look hung to other
+            // ranks.
             self.links.iter().for_each(RankLinks::beat);
             if let Some(clocks) = &mut self.clocks {
                 clocks[number][n] += start.elapsed().as_nanos() as u64;
@@ -238,6 +242,7 @@ fn record(
                 };
                 let used = ids.len() / interpreter.rows;
                 let here = row * used..(row + 1) * used;
+                // Experts that the row did not select have the weight 0.
                 out.fill(0.0);
                 ids[here.clone()]
                     .iter()
@@ -279,10 +284,13 @@ impl BackendModel for ReferenceModel {
     }
 
     fn submit(&mut self, batch: &Batch, kv: &mut dyn KvStore) -> Result<(), BackendError> {
+        // A step in flight cannot be cancelled, because the other ranks run it too.
         let (cancel, on_logits) = (CancelToken::new(), &mut |_: usize, _: &[f32]| {});
         let mut step = ModelStep { batch, kv, cancel: &cancel, on_logits, on_hidden: None };
+        // `collect` receives the rows that the last rank returns.
         self.links.iter().for_each(|links| links.leave_returned(true));
         let ran = self.run(LAYERS, batch.rows(), &mut step, batch, &mut Vec::new());
+        // Reset after errors too: a later `step` must wait for its rows.
         self.links.iter().for_each(|links| links.leave_returned(false));
         ran.map(drop)
     }

@@ -17,6 +17,7 @@ impl Interpreter<'_> {
                     let looked_up = self.weights.rows(weight, 0, token as usize..token as usize + 1)?;
                     made.extend(looked_up.into_iter().map(|x| x * scale as f32));
                 }
+                // Embeddings enter after the factor that some models apply to rows of the table.
                 InputRow::Embedding(elements) => made.extend_from_slice(elements),
             }
         }

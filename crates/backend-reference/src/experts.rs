@@ -100,6 +100,7 @@ fn scores(logits: &[f32], gating: Gating) -> Vec<f64> {
         Gating::Sigmoid => logits.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
         Gating::SoftmaxOfSelected => logits,
         Gating::SqrtSoftplus => {
+            // The square root of softplus(x), in a form that does not overflow: see `log_decay`.
             logits.iter().map(|x| (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()).collect()
         }
     }
@@ -117,6 +118,7 @@ fn softmax(x: &[f64]) -> Vec<f64> {
 fn keep_best_groups(choice: &mut [f64], router: &RouterSpec) {
     let size = choice.len() / router.groups;
     let judged = choice.chunks_exact(size).map(|group| {
+        // Neither kind of group score uses more than the two best experts.
         let best: Vec<f64> = largest(group, 2).into_iter().map(|i| group[i]).collect();
         match router.group_score {
             GroupScore::TopTwoSum => best.iter().sum(),

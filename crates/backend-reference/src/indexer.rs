@@ -54,6 +54,8 @@ impl Interpreter<'_> {
                     let heads = query.chunks_exact(indexer.width).zip(weights);
                     // Models scale scores, for example by 1 / √(width · heads). Such a factor is
                     // the same for all tokens, so the selection does not need it.
+                    // `fold` from 0.0, so that a sum of zeros is +0: `sum` begins with −0, which
+                    // `total_cmp` orders below +0.
                     heads.map(|(q, weight)| weight * dot(q, key).max(0.0)).fold(0.0, |sum, term| sum + term)
                 };
                 let scores: Vec<f32> = (0..=position).map(score).collect();

@@ -55,6 +55,7 @@ impl Interpreter<'_> {
         for pair in matrices.chunks_exact(2) {
             let (a, b) = (pair[0], pair[1]);
             let factor = self.factor(b, row) as f32;
+            // As in `lora_add`, rows without the adapter keep their bits.
             if factor != 0.0 {
                 let low = product(self.weights, a, expert, 0..a.outputs(), x)?;
                 let terms = product(self.weights, b, expert, from..from + sums.len(), &low)?;
@@ -77,6 +78,7 @@ impl Interpreter<'_> {
             let of_head = self.weights.rows(b, 0, first..first + nope)?;
             for row in 0..self.rows {
                 let (at, factor) = (row * attention.heads + head, self.factor(b, row));
+                // As in `lora_add`, rows without the adapter keep their bits.
                 if factor == 0.0 {
                     continue;
                 }

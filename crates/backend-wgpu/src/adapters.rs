@@ -224,6 +224,8 @@ pub(crate) fn imitation(
     adapter: &wgpu::Adapter,
     description: &AdapterDescription,
 ) -> Result<wgpu::Adapter, GpuError> {
+    // The no-op adapter reports the original's subgroup sizes, so that the same variants of shaders
+    // are chosen.
     let (min, max) = description.subgroups.unzip();
     let mut wanted = wgpu::InstanceDescriptor::new_without_display_handle();
     wanted.backends = wgpu::Backends::NOOP;
@@ -245,6 +247,7 @@ pub(crate) fn adapter(index: usize) -> Result<(wgpu::Adapter, AdapterDescription
     match found.len() {
         0 => Err(GpuError::NoAdapter),
         count if index >= count => Err(GpuError::NoSuchAdapter { index, count }),
+        // The other adapters are dropped, so their order does not matter.
         _ => Ok(found.swap_remove(index)),
     }
 }

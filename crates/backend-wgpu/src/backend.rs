@@ -22,10 +22,10 @@ use latent_threads::Placement;
 use latent_types::{Setting, Tier};
 use std::sync::Arc;
 
-/// The fusions that save calls. Experts stay one operation, since their products share one sort.
-/// Norms are folded into stores of cached rows, but not into products, whose inputs may be
-/// quantized.
+/// The fusions that save calls.
 const FUSION: Fusion =
+    // Experts stay one operation, since their products share one sort. Norms are folded into stores
+    // of cached rows, but not into products, whose inputs may be quantized.
     Fusion { projections: true, norms: true, ropes: true, epilogues: true, ..Fusion::NONE };
 
 fn unfused_target() -> BackendTarget {
@@ -141,10 +141,12 @@ impl Backend for GpuBackend {
     }
 
     fn isa(&self, _limit: Option<Tier>) -> Result<Tier, BackendError> {
+        // Shaders do not depend on the host's instruction set.
         Ok(Tier::Portable)
     }
 
     fn weight_bytes(&self, stages: &[Stage], _source: WeightSource<'_>) -> WeightBytes {
+        // Every weight is copied to the device, whatever its source.
         WeightBytes { owned: total_bytes(stages), mapped: 0 }
     }
 

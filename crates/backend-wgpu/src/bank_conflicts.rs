@@ -23,6 +23,7 @@ pub(crate) fn bank_conflicts(module: &Module) -> BankConflicts {
     let mut run = ConflictCounter { module, found: BankConflicts::default() };
     let arguments = main.function.arguments.iter().map(|argument| built_in(argument.binding.as_ref()));
     let mut frame = CallFrame::new(arguments.collect());
+    // A workgroup may have fewer than 32 threads.
     run.block(&main.function, &main.function.body, &mut frame, std::array::from_fn(|i| i < threads as usize));
     run.found
 }
@@ -91,6 +92,8 @@ impl ConflictCounter<'_> {
                     for expression in range.clone() {
                         let value = self.value(function, expression, frame);
                         if let Expression::Load { pointer } = function.expressions[expression] {
+                            // The value of a load does not tell its address, so the pointer is
+                            // evaluated once more.
                             self.access(&self.value(function, pointer, frame), &mask);
                         }
                         frame.values.insert(expression, value);
@@ -112,6 +115,8 @@ impl ConflictCounter<'_> {
                     mask = std::array::from_fn(|i| accepted[i] || rejected[i]);
                 }
                 Statement::Switch { cases, .. } => {
+                    // All cases count, since the selector is not evaluated. The returned mask is
+                    // ignored: a `break` leaves the switch, not the shader.
                     for case in cases {
                         self.block(function, &case.body, frame, mask);
                     }
@@ -164,6 +169,8 @@ impl ConflictCounter<'_> {
         let at_once = (LANES / words as usize).max(1);
         let mut ways = 0;
         for first in (0..LANES).step_by(at_once) {
+            // A bank serves one word at a time, and threads that access the same word share it.
+            // Distinct words per bank are therefore the number of turns.
             let mut banks: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
             for lane in (first..LANES.min(first + at_once)).filter(|lane| mask[*lane]) {
                 for word in (0..words).map(|word| bytes[lane] / 4 + word) {
@@ -291,6 +298,7 @@ fn binary(op: BinaryOperator, left: &Value, right: &Value) -> Value {
         BinaryOperator::Add => zip(a, b, u32::wrapping_add),
         BinaryOperator::Subtract => zip(a, b, u32::wrapping_sub),
         BinaryOperator::Multiply => zip(a, b, u32::wrapping_mul),
+        // WGSL defines x / 0 as x, and x % 0 as 0.
         BinaryOperator::Divide => zip(a, b, |a, b| a.checked_div(b).unwrap_or(a)),
         BinaryOperator::Modulo => zip(a, b, |a, b| a.checked_rem(b).unwrap_or(0)),
         BinaryOperator::Equal => zip(a, b, |a, b| u32::from(a == b)),

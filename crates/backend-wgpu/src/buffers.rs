@@ -39,6 +39,7 @@ impl Buffer {
         let usage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC | wgpu::BufferUsages::COPY_DST;
         let descriptor = wgpu::BufferDescriptor {
             label: Some(what),
+            // A hollow buffer stores nothing. 16 bytes are enough to bind it (see `whole`).
             size: if device.hollow { 16 } else { bytes },
             usage,
             mapped_at_creation: false,
@@ -194,10 +195,12 @@ impl Readback {
             Some(Err(error)) => return Err(refused(error.to_string())),
             None => return Err(refused("the device did not hand out its results".into())),
         }
+        // The view must be dropped before `unmap`.
         let taken = {
             let view = self.raw.get_mapped_range(0..bytes).map_err(|error| refused(error.to_string()))?;
             take(&view)
         };
+        // A mapped buffer cannot be the destination of a later copy.
         self.raw.unmap();
         Ok(taken)
     }

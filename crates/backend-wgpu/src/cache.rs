@@ -43,6 +43,7 @@ pub(crate) fn packing(ty: CacheType) -> &'static str {
         CacheType::Bf16 => include_str!("cache/pack_bf16.wgsl"),
         CacheType::F16 => include_str!("cache/pack_f16.wgsl"),
         CacheType::Int8 => include_str!("cache/pack_int8.wgsl"),
+        // As in `reading`.
         CacheType::Q8_0 | CacheType::Q4_0 | CacheType::Fp8 => "",
     }
 }
@@ -180,5 +181,6 @@ impl CacheShift {
 
 /// Number of vec4 for the angles of `pairs` pairs. At least one, since WGSL has no empty arrays.
 fn angle_quads(pairs: usize) -> usize {
+    // A vec4 has cosine and sine of two pairs.
     pairs / 2 + 1
 }

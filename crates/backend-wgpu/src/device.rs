@@ -87,6 +87,7 @@ impl Device {
         let (adapter, description) = adapter(index)?;
         let adapter = if hollow { imitation(&adapter, &description)? } else { adapter };
         let limits = adapter.limits();
+        // These are WebGPU's default limits, which every conforming adapter offers.
         if limits.max_compute_workgroup_storage_size < 16384
             || limits.max_compute_invocations_per_workgroup < 256
             || limits.max_storage_buffers_per_shader_stage < 8
@@ -97,6 +98,7 @@ impl Device {
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
             label: Some("latent"),
             required_features: features::of(&adapter, &description),
+            // All that the adapter offers: by default, WebGPU limits a binding to 128 MiB.
             required_limits: limits.clone(),
             experimental_features: features::experimental(&description),
             memory_hints: wgpu::MemoryHints::MemoryUsage,
@@ -147,6 +149,7 @@ impl Device {
     /// The driver's statistics of a shader's text. Empty if the driver reports none, and on devices
     /// that run shaders.
     pub(crate) fn executable(&self, text: &str) -> CompiledKernel {
+        // Only a hollow device lists calls, and only it needs the statistics.
         #[cfg(any(windows, target_os = "linux"))]
         if self.hollow {
             let open = || CompilerDevice::open(&self.description.name);

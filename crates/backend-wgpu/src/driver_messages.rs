@@ -24,6 +24,7 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
         }
     }
 
+    // The condition of libwayland, which accepts absolute paths only.
     if std::env::var_os("XDG_RUNTIME_DIR").is_some_and(|folder| folder.as_encoded_bytes().starts_with(b"/")) {
         return work();
     }
@@ -36,6 +37,7 @@ pub(crate) fn without_desktop<T>(work: impl FnOnce() -> T) -> T {
     };
     let Some((mut file, restored)) = redirected() else { return work() };
     let done = work();
+    // Before printing: the lines would otherwise go to the file again.
     drop(restored);
     let mut printed = Vec::new();
     if file.rewind().and_then(|()| file.read_to_end(&mut printed)).is_ok() {

@@ -68,6 +68,7 @@ pub enum GpuError {
 impl GpuError {
     /// The message for a web page, which has neither options nor other devices.
     pub fn for_page(&self) -> String {
+        // `what` may end with advice about an option in parentheses, which a page does not have.
         let subject = |what: &str| what.split(" (a smaller").next().unwrap_or_default().to_owned();
         match self {
             GpuError::NoAdapter | GpuError::NoSuchAdapter { .. } => {
@@ -103,6 +104,8 @@ impl GpuError {
 impl From<GpuError> for BackendError {
     fn from(error: GpuError) -> BackendError {
         match error {
+            // Both make the device unusable. `latent serve` tells them from other errors, after
+            // which it may continue on the CPU.
             GpuError::Lost { .. } | GpuError::Hung { .. } => BackendError::Lost(Box::new(error)),
             error => BackendError::Device(Box::new(error)),
         }

@@ -73,6 +73,7 @@ impl CompilerDevice {
     fn words(&self, module: &Module) -> Option<Vec<u32>> {
         let info = Validator::new(ValidationFlags::all(), Capabilities::all()).validate(module).ok()?;
         let options = spv::Options {
+            // SPIR-V 1.6 belongs to Vulkan 1.3, which `opened` requires.
             lang_version: (1, 6),
             flags: spv::WriterFlags::empty(),
             bounds_check_policies: BoundsCheckPolicies {
@@ -158,6 +159,7 @@ impl CompilerDevice {
 /// Opens the physical device of this name with all supported features, and with the extensions that
 /// this crate's shaders may need.
 fn opened(instance: &ash::Instance, name: &str) -> Option<ash::Device> {
+    // An extension may only be enabled if the driver lists it.
     let has = |extensions: &[vk::ExtensionProperties], name: &CStr| {
         extensions.iter().any(|extension| extension.extension_name_as_c_str() == Ok(name))
     };

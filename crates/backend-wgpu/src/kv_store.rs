@@ -11,15 +11,14 @@ use latent_types::Setting;
 use std::any::Any;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Maximum pending calls. A context shift moves thousands of rows, with one call per row and layer,
-/// and a submission per call would be far slower.
+/// Maximum pending calls.
 const MAX_PENDING: usize = 512;
 
-/// The KV cache: blocks of rows, or recurrent states. Each layer has its own buffer, so that only a
-/// layer must fit the largest binding.
+/// The KV cache: blocks of rows, or recurrent states.
 pub(crate) struct GpuKvStore {
     layout: KvLayout,
     device: Arc<Device>,
+    // Each layer has its own buffer, so that only a layer must fit the largest binding.
     layers: Vec<KvLayerBuffer>,
     rotation: Rotation,
     /// Copies and shifts that are not submitted yet.
@@ -119,7 +118,9 @@ impl GpuKvStore {
     }
 
     fn flush_many(&self) -> Result<(), BackendError> {
-        // The lock must be released before `flush` takes it, hence the variable.
+        // A context shift moves thousands of rows, with one call per row and layer. A submission
+        // per call would be far slower, and the list would grow without bound if it were never
+        // submitted. The lock must be released before `flush` takes it, hence the variable.
         let many = self.pending().len() >= MAX_PENDING;
         if many { Ok(self.flush()?) } else { Ok(()) }
     }

@@ -22,8 +22,7 @@ fn token_at(at: u32) -> u32 { return source[2u * at]; }
 fn bits_at(at: u32) -> u32 { return source[2u * at + 1u]; }
 ";
 
-/// Logits per workgroup. Longer rows are cut into slices, and a second pass searches the results of
-/// the slices.
+/// Logits per workgroup.
 const SLICE: usize = 4096;
 
 /// Bytes of a (token, logit) pair.
@@ -50,6 +49,7 @@ fn slices(vocab: usize) -> usize {
 /// Bytes of the results per slice, and of the results per row.
 fn sizes(vocab: usize) -> [u64; 2] {
     let rows = (LM_HEAD_ROWS * MAX_TOP_LOGITS) as u64 * PAIR;
+    // With one slice, the first pass writes the results, and its own buffer stays empty.
     [if slices(vocab) > 1 { slices(vocab) as u64 * rows } else { 0 }, rows]
 }
 
@@ -81,6 +81,7 @@ impl TopLogitsSearch {
     pub(crate) fn record(&self, commands: &mut Commands, logits: &Buffer, rows: usize, keep: usize) {
         let (slices, words) = (slices(self.vocab), |sizes: [usize; 3]| sizes.map(|size| size as u32));
         let groups = |slices: usize| [slices as u32, rows as u32, 1];
+        // Longer rows are cut into slices. A second pass searches the results of the slices.
         let into = if slices > 1 { &self.of_slices } else { &self.found };
         let bindings = [logits, into].map(ShaderBinding::from);
         let params = words([self.vocab, SLICE, keep]);
@@ -108,6 +109,7 @@ pub(crate) fn pairs(bytes: &[u8]) -> Vec<TokenLogit> {
     };
     let mut found: Vec<TokenLogit> = bytes.as_chunks().0.iter().map(words).collect();
     found.retain(|pair| pair.token != EMPTY_PAIR);
+    // `Logits::Largest` promises ascending tokens.
     found.sort_unstable_by_key(|pair| pair.token);
     found
 }
@@ -120,6 +122,7 @@ mod tests {
     /// Computes the result on the host.
     fn expected(row: &[f32], keep: usize) -> Vec<(u32, u32)> {
         let mut all: Vec<(u32, f32)> = (0..).zip(row.iter().copied()).collect();
+        // This removes NaN too, since comparisons with it are false.
         all.retain(|(_, logit)| *logit > f32::NEG_INFINITY);
         all.sort_by(|a, b| b.1.partial_cmp(&a.1).unwrap().then(a.0.cmp(&b.0)));
         all.truncate(keep);

@@ -21,24 +21,27 @@ const MATRICES: &str = include_str!("limits/matrices.wgsl");
 const GROUPS: u32 = 1024;
 /// Invocations per workgroup, except with cooperative matrices.
 const THREADS: u32 = 256;
-/// Maximum bytes that are read, more than caches hold: for devices with their own memory, and for
-/// devices that share the host's.
+/// Maximum bytes that are read: for devices with their own memory, and for devices that share the
+/// host's.
+// More than caches hold, which have up to 128 MiB.
 const BYTES: [u64; 2] = [1 << 30, 256 << 20];
 /// Minimum bytes that are read if memory is short.
 const MIN_BYTES: u64 = 16 << 20;
 /// Multiply-accumulates of an invocation per iteration of the loops in `multiply.wgsl` and
 /// `dot.wgsl`.
 const MACS: [f64; 2] = [16.0, 32.0];
-/// Independent sums per subgroup. Each waits for its own last multiplication, so several hide the
-/// latency.
+/// Independent sums per subgroup.
 const SUMS: usize = 8;
-/// Minimum time of a measurement, which makes the start and end of workgroups negligible.
+/// Minimum time of a measurement.
+// The start and end of workgroups must be negligible: a launch of 36 µs on a large GPU measured too
+// little.
 const SECONDS: f64 = 4e-3;
 /// Runs of each measurement. The best one counts.
 const RUNS: usize = 5;
 
 /// Measures the bandwidth, and each kind of arithmetic that shaders here use.
 pub(crate) fn measure(device: &Arc<Device>) -> Result<PeakRates, GpuError> {
+    // Every invocation writes its result, so that the compiler cannot remove the loop.
     let results = Buffer::new(device, "a measurement", u64::from(4 * THREADS * GROUPS))?;
     let rate = |shader: &Shader, work: f64| speed(device, &device.pipeline(shader)?, &[&results], work);
     let threads = f64::from(THREADS * GROUPS);
@@ -122,15 +125,17 @@ fn macs_of(matrix: CoopMatrix) -> f64 {
     (CoopMatrix::SUBGROUPS * SUMS * matrix.side.pow(3)) as f64
 }
 
-/// The shader for cooperative matrices. Each sum is a separate variable, since a driver may place
-/// an array of them in memory instead of registers.
+/// The shader for cooperative matrices.
 fn matrices(matrix: CoopMatrix) -> String {
     let mut text = String::from(matrix.directives());
     text.push_str(&matrix.types());
     // Writing to a string does not fail.
     let _ =
         writeln!(text, "const THREADS: u32 = {}u;\nalias Element = {};", matrix.threads(), matrix.element());
+    // Each sum is a separate variable, since a driver may place an array of them in memory instead
+    // of registers.
     let each = |line: &dyn Fn(usize) -> String| (0..SUMS).map(line).collect::<String>();
+    // A sum waits for its own last multiplication, so several sums hide the latency.
     let begin = each(&|i| format!("  var sum_{i} = coopLoadT<Sums>(&sums[mine], SIDE);\n"));
     let multiply = each(&|i| format!("    sum_{i} = coopMultiplyAdd(a, b, sum_{i});\n"));
     let end = each(&|i| {

@@ -34,6 +34,7 @@ pub(crate) fn multiplies(device: &Arc<Device>, matrix: CoopMatrix) -> bool {
     let tried = || device.tried_matrices.lock().unwrap_or_else(PoisonError::into_inner);
     let known = tried().get(&matrix).copied();
     known.unwrap_or_else(|| {
+        // A failed trial counts as a wrong product: other kernels multiply without matrices.
         let right = products(device, matrix).is_ok_and(|found| found == expected(matrix));
         tried().insert(matrix, right);
         right
@@ -59,12 +60,12 @@ fn products(device: &Arc<Device>, matrix: CoopMatrix) -> Result<Vec<f32>, GpuErr
     Ok(found.as_chunks().0.iter().map(|float| f32::from_le_bytes(*float)).collect())
 }
 
-/// The products of the trial's subgroups, computed on the host. All values are integers far below
-/// 2^11, which f16 holds exactly.
+/// The products of the trial's subgroups, computed on the host.
 fn expected(matrix: CoopMatrix) -> Vec<f32> {
     let side = matrix.side;
     let mut all = Vec::with_capacity(CoopMatrix::SUBGROUPS * side * side);
     for subgroup in 0..CoopMatrix::SUBGROUPS {
+        // All values are integers far below 2^11, which f16 holds exactly.
         let a = |i: usize, k: usize| ((3 * i + 5 * k + subgroup) % 7) as f32 - 3.0;
         // Transposed: a row of b is a column of the factor.
         let b = |j: usize, k: usize| ((2 * j + 3 * k + 5 * subgroup) % 11) as f32 - 5.0;

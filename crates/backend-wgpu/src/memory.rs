@@ -27,6 +27,7 @@ pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
         return Ok(wanted);
     }
     let (mut taken, mut room) = (Vec::new(), 0);
+    // Large buffers first, so that few allocations find most of the memory.
     let mut piece = TRIAL.0.min(largest_binding(&device.limits));
     while room < wanted {
         match Buffer::new(device, "a trial of how much memory there is", piece.min(wanted - room)) {
@@ -78,6 +79,7 @@ impl BufferSizes {
         // `hidden` twice: rows that the host uploads have a buffer of the same size.
         let others = [self.hidden, self.hidden, self.logits, self.step, self.results];
         let buffers = self.registers.iter().chain(&self.scratch).chain(&self.sorted).chain(&others);
+        // `reserve` allocates no buffer for 0 bytes. The other buffers have a minimum size.
         let quantized = if self.quantized > 0 { whole(self.quantized) } else { 0 };
         buffers.map(|bytes| whole(*bytes)).sum::<u64>() + quantized + self.largest
     }

@@ -151,6 +151,7 @@ impl GpuModel {
                 },
             )?;
         }
+        // The buffer of logits has `LM_HEAD_ROWS` rows.
         for first in (0..batch.wanted.len()).step_by(LM_HEAD_ROWS) {
             if sinks.cancel.is_cancelled() {
                 return Err(BackendError::Cancelled);
@@ -197,6 +198,7 @@ impl GpuModel {
             if let (Op::Embed { scale }, [(_, id)]) = (node.op, &node.weights[..]) {
                 let rows = CheckpointRows { checkpoint: &self.checkpoint };
                 let elements = embedded_rows(batch, (rows, ir.weight(*id), scale), self.looks_up)?;
+                // Takes effect before the calls of this step, which are submitted later.
                 self.embedded.write("rows of the embedding", 0, &float_bytes(&elements))?;
             }
         }
@@ -269,9 +271,12 @@ impl GpuModel {
     ) -> Result<(), BackendError> {
         let whole = 4 * self.config.vocab_size as u64;
         let counts: Vec<usize> = match &sinks.largest {
+            // The buffers of the search have room for this count.
             Some(largest) => wanted.clone().map(|row| largest.counts[row].min(MAX_TOP_LOGITS)).collect(),
             None => vec![0; wanted.len()],
         };
+        // One search serves all rows, with the largest count of any. A row may get more logits than
+        // it needs.
         let keep = counts.iter().copied().max().unwrap_or(0);
         let rows = counts.iter().enumerate().map(|(row, count)| match count {
             0 => (&self.memory.logits, row as u64 * whole..(row as u64 + 1) * whole),
@@ -396,6 +401,7 @@ impl BackendModel for GpuModel {
         let listed = self
             .record(LAYERS, batch, &data, kv, 0..batch.rows(), &mut portions)
             .and_then(|()| self.record(LM_HEAD, batch, &data, kv, 0..batch.wanted.len(), &mut portions));
+        // Listing must end after an error too.
         let calls = self.observer.stop_listing();
         listed.map(|()| calls)
     }

@@ -67,6 +67,7 @@ impl StepObserver {
         results: &[ReadbackCopy<'_>],
     ) -> Result<(), GpuError> {
         let timestamps = commands.device().description.timestamps;
+        // Without timestamps, `before` and `after_part` measure by the host's clock.
         let Some(clocks) = self.clocks.as_mut().filter(|_| timestamps) else {
             return commands.submit(results);
         };
@@ -127,6 +128,7 @@ impl StepObserver {
         device: &Arc<Device>,
         (plan, phase): (usize, usize),
     ) -> Result<(), BackendError> {
+        // `started` is set only on devices without timestamps.
         if let (Some(clocks), Some(started)) = (&mut self.clocks, self.started.take()) {
             finish(run.commands, device)?;
             clocks[plan][phase] += started.elapsed().as_nanos() as u64;
@@ -171,6 +173,7 @@ fn words(run: &StageRun<'_>, operand: &ShaderOperand) -> Result<Vec<u8>, GpuErro
     let buffer = run.memory.of(operand.home);
     let first = 4 * u64::from(operand.offset);
     let end = first + 4 * run.rows as u64 * u64::from(operand.row_stride);
+    // A view begins at an offset, so the stride of its last row may end beyond the buffer.
     buffer.read("an activation", first..end.min(buffer.bytes()))
 }
 
@@ -182,6 +185,7 @@ fn record(
     probe: &Probe,
     trace: &mut ActivationTrace,
 ) -> Result<(), BackendError> {
+    // Traced steps have one sequence, so its first span decides which path was taken.
     let span = run.batch.spans.first();
     if !trace.wants(probe.activation) || span.is_some_and(|span| !probe.path.meets(span.path)) {
         return Ok(());

@@ -16,6 +16,7 @@ pub(crate) struct ShaderPipeline {
 
 impl ShaderPipeline {
     pub(crate) fn new(name: &str, text: &str, raw: wgpu::ComputePipeline) -> ShaderPipeline {
+        // wgpu derives the layout from the text: see `Device::compiled`.
         let layout = raw.get_bind_group_layout(0);
         ShaderPipeline { name: name.to_owned(), raw, layout, text: text.to_owned(), facts: OnceLock::new() }
     }

@@ -12,12 +12,14 @@ use latent_graph::passes::BatchBucket;
 use latent_types::CacheType;
 use std::sync::Arc;
 
-/// Arithmetic operations per portion: some tenths of a second on the slowest GPUs that run models,
-/// a tenth of the time that Windows allows (TDR). Indivisible work may exceed it: one pass of
-/// experts, expanded keys, and products of one weight.
+/// Arithmetic operations per portion.
+// Some tenths of a second on the slowest GPUs that run models, a tenth of the time that Windows
+// allows (TDR). Indivisible work may exceed it: one pass of experts, expanded keys, and products of
+// one weight.
 pub(crate) const PORTION: f64 = (1u64 << 36) as f64;
 
-/// Calls of a step's first submission. The device starts on it while the host records the rest.
+/// Calls of a step's first submission.
+// The device starts on it while the host records the rest.
 const FIRST_CALLS: usize = 32;
 
 /// The commands of a step that are not submitted yet.
@@ -47,6 +49,7 @@ impl<'c> PendingCommands<'c> {
     /// [`BackendError::Cancelled`]: the rest is not submitted. The device completes what was
     /// submitted, which writes only slots of the step's rows.
     pub(crate) fn before(&mut self, work: f64, observer: &mut StepObserver) -> Result<(), BackendError> {
+        // A single operation that exceeds a portion must not be preceded by an empty submission.
         if self.work > 0.0 && self.work + work > self.max_work {
             let device = Arc::clone(self.commands.device());
             let submitted = observer.submit_portion(self.take())?;
@@ -59,6 +62,8 @@ impl<'c> PendingCommands<'c> {
                 return Err(BackendError::Cancelled);
             }
         } else if self.commands.len() >= self.early && !observer.is_active() {
+            // Without an observer only: an active one submits operations itself, or just lists
+            // them.
             self.early *= 2;
             let next = Commands::new(self.commands.device());
             std::mem::replace(&mut self.commands, next).submit(&[])?;
@@ -75,11 +80,11 @@ impl<'c> PendingCommands<'c> {
     }
 }
 
-/// Estimates the time of a node in a step of this batch, in arithmetic operations. With few rows,
-/// products take as long as reading their weights, which is short. Then only attention counts,
-/// since its cache may be long.
+/// Estimates the time of a node in a step of this batch, in arithmetic operations.
 pub(crate) fn work(plan: &Plan, node: &Node, batch: &Batch, rows: usize, cache: CacheType) -> f64 {
     let attends = matches!(node.op, Op::AttendLatent | Op::AttendSeparate | Op::AttendExpanded);
+    // With few rows, products take as long as reading their weights, which is short. Then only
+    // attention counts, since its cache may be long.
     if BatchBucket::of(rows) != BatchBucket::Prefill && !attends {
         return 0.0;
     }

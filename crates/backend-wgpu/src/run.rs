@@ -85,6 +85,7 @@ pub(crate) struct AttentionQueries {
 /// The ranges of the `rows` rows that are on a path.
 pub(crate) fn ranges(batch: &Batch, rows: usize, path: AttentionPath) -> Vec<Range<usize>> {
     match path {
+        // Not the spans of the batch: a head's stage has only some of its rows.
         AttentionPath::All => std::iter::once(0..rows).collect(),
         path => batch.ranges_in(path).collect(),
     }
@@ -152,6 +153,7 @@ impl<T: MultiPass> GpuOperation for T {
 
     fn record_part(&self, run: &mut StageRun<'_>, path: AttentionPath, part: usize) -> Result<(), GpuError> {
         let (step, rows) = (run.step, (run.batch, run.rows));
+        // An operation without passes has one part too, which records nothing.
         self.passes(step, rows, path).nth(part).map_or(Ok(()), |pass| self.record_pass(run, path, pass))
     }
 

@@ -10,7 +10,8 @@ use std::ops::Range;
 /// Maximum number of rows of a chunk. Chunks begin at multiples of it.
 pub(crate) const DELTA_CHUNK: usize = 16;
 
-/// Minimum number of rows for which a chunk is faster than single rows.
+/// Minimum number of rows of a chunk. Fewer rows run as single rows.
+// On lavapipe, a chunk of 4 rows is 1.1 times as fast as single rows, one of 8 rows 1.9 times.
 const MIN_CHUNK: usize = 4;
 
 /// Words of a span or of a run of single rows: first row, number of rows, slots of the state before

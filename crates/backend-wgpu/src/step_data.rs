@@ -21,6 +21,7 @@ pub(crate) const TILE_QUERIES: usize = 64;
 pub(crate) const TASK_WORDS: u32 = 5;
 
 /// The token of a row that is an embedding.
+// No table has this row, so `gather` leaves the result unchanged.
 const NO_TOKEN: u32 = u32::MAX;
 
 /// Maximum bytes of the data of a step of `rows` rows. Its sequences share the blocks of a context
@@ -231,6 +232,7 @@ impl StepData {
     pub(crate) fn send(&self, device: &Arc<Device>, buffer: &mut Buffer) -> Result<(), BackendError> {
         let bytes = word_bytes(&self.words);
         if buffer.bytes() < bytes.len() as u64 {
+            // Powers of two, so that few steps allocate.
             *buffer = Buffer::new(device, "the rows of a step", (bytes.len() as u64).next_power_of_two())?;
         }
         Ok(buffer.write("the rows of a step", 0, &bytes)?)

@@ -72,6 +72,7 @@ impl PassTimestamps {
             let at = i as u64 * u64::from(QUERIES * wgpu::QUERY_SIZE);
             encoder.resolve_query_set(set, 0..2 * passes.len() as u32, &self.resolved, at);
         }
+        // All sets but the last are full, so the times are contiguous.
         if !self.passes.is_empty() {
             self.results.copy_raw(encoder, &self.resolved, self.bytes());
         }

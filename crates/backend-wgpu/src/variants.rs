@@ -95,6 +95,7 @@ impl KernelVariants {
         let rounds = precision == Precision::Default && !adapter.is_software();
         let used = KernelVariant::ALL.into_iter().filter(|variant| variant.is_exact() || rounds);
         let mut all = KernelVariants::default();
+        // Earlier variants take precedence: f16 matrices over f32 matrices.
         for one in used.filter_map(|variant| variant.alone(adapter)) {
             all = KernelVariants {
                 planes: all.planes || one.planes,

@@ -145,6 +145,7 @@ impl W4Device {
             return Err(refused(&self.0, "an order of inputs", format!("it is not one of {k} inputs")));
         }
         let weight =
+            // `W4Weight::upload` refuses a weight without elements.
             (k > 0 && n > 0).then(|| W4Weight::upload(&self.0, "a 4-bit weight", operand)).transpose()?;
         let order = order.map(|order| Buffer::with(&self.0, "an order of inputs", &word_bytes(order)));
         Ok(W4Resident {
@@ -222,6 +223,7 @@ impl W4Rows {
             return self.to_f16()?.read_f16();
         }
         let bytes = self.read()?;
+        // `chunks_exact` refuses chunks of 0 bytes, which rows without columns would be.
         let rows = bytes.chunks_exact((4 * self.stride()).max(1));
         let halves = rows.flat_map(|row| row.as_chunks().0.iter().take(self.columns));
         Ok(halves.map(|half| u16::from_le_bytes(*half)).collect())
@@ -241,6 +243,7 @@ impl W4Rows {
         let device = self.device();
         let to = device.empty("rows", self.rows, self.columns, f16)?;
         let mut commands = Commands::new(&device.0);
+        // Copied even without a conversion: the caller gets an array of its own.
         if self.f16 == f16 {
             let bytes = 4 * (self.rows * self.stride()) as u64;
             if bytes > 0 {

@@ -93,6 +93,7 @@ impl DeviceWeights {
                     }
                 }
             }
+            // Also for a table that was left out, so that the progress reaches the total.
             done += weight.bytes() as u64;
             progress(done, total);
         }
@@ -180,20 +181,22 @@ fn form(op: Op) -> WeightStorage {
     }
 }
 
-/// Whether rows of a stage may be tokens. Behind a cut (layers on the CPU come first) all rows are
-/// embeddings, so the table is not needed.
+/// Whether rows of a stage may be tokens.
 fn starts_from_tokens(span: &ModelSpan) -> bool {
+    // Behind a cut (layers on the CPU come first) all rows are embeddings, so the table is not
+    // needed.
+    // The MTP layer looks up the next token of each row in any case.
     span.mtp || span.layers.start == 0
 }
 
-/// The distinct weights of the stages. Tables are last, since the model runs without them if the
-/// device is full.
+/// The distinct weights of the stages, tables last.
 fn used(stages: &[Stage]) -> Vec<(&Weight, WeightStorage)> {
     let (mut used, mut known) = (Vec::new(), HashSet::new());
     let nodes = || {
         let plans = stages.iter().flat_map(|stage| &stage.plans);
         plans.flat_map(|plan| plan.ir.nodes.iter().map(move |node| (plan, node)))
     };
+    // Tables come last, since the model runs without them if the device is full.
     for tables in [false, true] {
         let wanted = |plan: &Plan, node: &Node| match form(node.op) {
             WeightStorage::Table => tables && starts_from_tokens(&plan.span),

@@ -38,6 +38,7 @@ pub struct SpanState {
 
 /// A chunk of a recurrent layer ends at each multiple of this number of positions. A step may end
 /// there without changing the bits of later rows.
+// A multiple of the chunks of every backend, so that no chunk crosses such a position.
 pub const STATE_CHUNK: usize = 16;
 
 /// The kind of a batch row.
@@ -74,6 +75,7 @@ impl Batch {
     /// The rows of `batch` whose logits are requested, for a stage that processes only those.
     pub fn wanted_of(batch: &Batch) -> Batch {
         let positions = batch.wanted.iter().map(|row| batch.positions[*row as usize]).collect();
+        // A head's stage does not attend, so it needs no spans.
         let mut own = Batch { wanted: batch.wanted.clone(), positions, ..Batch::default() };
         own.take_adapters(batch, &batch.wanted);
         own

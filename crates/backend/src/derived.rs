@@ -132,6 +132,7 @@ impl DerivedRows for KvHalfRows {
         let mut next = rows.start;
         while next < rows.end {
             let (head, first) = (next / self.head_rows(), next % self.head_rows());
+            // At most to the end of the head: in `kv_b`, the rows of the next head do not follow.
             let count = (self.head_rows() - first).min(rows.end - next);
             let of_head = head * (self.nope + self.v);
             match self.half {

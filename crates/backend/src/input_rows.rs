@@ -40,8 +40,10 @@ impl<'a> InputRows<'a> {
 
     /// The rows, in order.
     pub fn iter(&self) -> impl Iterator<Item = InputRow<'a>> + use<'a> {
+        // Both cases need one iterator type, so one of the two slices is empty.
         let (tokens, values, width) = match *self {
             InputRows::Tokens(tokens) => (tokens, &[][..], 1),
+            // `chunks_exact` panics for a width of 0.
             InputRows::Embeddings { values, width } => (&[][..], values, width.max(1)),
         };
         let tokens = tokens.iter().map(|token| InputRow::Token(*token));

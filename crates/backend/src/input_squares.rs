@@ -5,8 +5,8 @@
 pub struct InputSquares {
     /// Number of input rows per matrix (expert, head).
     pub counts: Vec<u64>,
-    /// Sum of squares per matrix and column. In f64: millions of small squares would be lost in an
-    /// f32 sum.
+    /// Sum of squares per matrix and column.
+    // In f64: millions of small squares would be lost in an f32 sum.
     pub sums: Vec<f64>,
 }
 
@@ -24,6 +24,7 @@ impl InputSquares {
         self.counts[matrix] += 1;
         let columns = self.sums.len() / self.counts.len();
         for (sum, value) in self.sums[matrix * columns..][..row.len()].iter_mut().zip(row) {
+            // The square of an f32 is exact in f64.
             *sum += f64::from(*value) * f64::from(*value);
         }
     }

@@ -58,6 +58,9 @@ pub fn collective_bytes((members, stretches): (usize, usize), wire: WireType, el
     let mut messages = double;
     if members > 1 {
         floats = floats.saturating_add(elements);
+        // `at_once` is what `all_reduce` sends before it receives. Two ranks exchange all elements
+        // once. More ranks send at most `DIRECT_SUM` elements to every other rank, or the terms and
+        // then the sums of all stretches. The factor 2 covers the opposite direction.
         let all = DIRECT_SUM.saturating_mul(members - 1);
         let at_once = if members == 2 { elements } else { double.max(all) };
         messages = messages.saturating_add(at_once.saturating_mul(2));
@@ -117,6 +120,7 @@ impl RankLinks {
     /// own, are rounded to [`RankPart::wire`]; sums are sent unrounded.
     pub fn all_reduce(&self, values: &mut [f32]) -> Result<(), RankError> {
         // No ring or tree all-reduce: the order of a sum would depend on the element's position.
+        // The order of MPI's own reductions is undefined.
         let (members, wire) = (self.part.members.clone(), self.part.wire);
         let (count, own) = (members.len(), self.part.rank - members.start);
         let len = values.len();
@@ -127,11 +131,13 @@ impl RankLinks {
         }
         // With two ranks, one exchange is optimal for any size.
         if len <= DIRECT_SUM || count == 2 {
+            // Sends do not wait for their receipt, so that all ranks can send before they receive.
             for to in members.clone().filter(|to| *to != self.part.rank) {
                 self.send(to, values, wire)?;
             }
             return self.sum(values);
         }
+        // Every rank computes the same limits. Parts differ by at most one element.
         let stretch = |member: usize| len * member / count..len * (member + 1) / count;
         for (member, to) in members.clone().enumerate().filter(|(member, _)| *member != own) {
             self.send(to, &values[stretch(member)], wire)?;
@@ -173,6 +179,7 @@ impl RankLinks {
 
     /// Waits for rows of the residual stream and fills `rows`.
     pub fn receive_rows(&self, rows: &mut [f32]) -> Result<(), RankError> {
+        // Rank 0 receives what the last rank returns, every other rank what its predecessor sends.
         let Some(from) = self.part.receives_from.or(self.part.returned_by) else { return Ok(()) };
         self.receive(from, rows, self.part.wire, |value, received| *value = received)
     }
@@ -205,6 +212,7 @@ impl RankLinks {
         let CollectiveBuffers { received, values: decoded, .. } = &mut *self.buffers();
         self.communicator.receive(from, Channel::Values, received)?;
         let expected = wire.bytes() * values.len();
+        // A rank with another plan or wire type sends another length.
         if received.len() != expected {
             let problem = format!("{} bytes of values, expected {expected}", received.len());
             return Err(RankError::Message { rank: from, host: self.communicator.host(from), problem });

@@ -7,7 +7,8 @@ use std::sync::Arc;
 /// Rotation by position: RoPE with the scaling of the model.
 #[derive(Clone)]
 pub struct Rotation {
-    /// Radians per position, for each pair. In f64: at large positions, an f32 angle is too coarse.
+    /// Radians per position, for each pair.
+    // In f64: at large positions, an f32 angle is too coarse.
     frequencies: Arc<Vec<f64>>,
     /// Factor on cosine and sine, of YaRN and LongRoPE.
     magnitude: f64,

@@ -73,9 +73,9 @@ impl ActivationTrace {
         (elements as u64).saturating_mul(4).saturating_mul(tokens as u64)
     }
 
-    /// Residual stream and routing are always recorded. The first shows the error at the start of a
-    /// layer, the second explains jumps within it.
     fn covers(point: &Activation, layers: &Range<usize>) -> bool {
+        // Residual stream and routing are always recorded: the first shows the error at the start
+        // of a layer, the second explains jumps within it.
         let always = point.value == "h" || point.value == "router_logits" || point.op == "route";
         always || point.layer.is_none_or(|layer| layers.contains(&layer))
     }
@@ -114,6 +114,7 @@ impl ActivationTrace {
     /// record it.
     pub fn row(&mut self, point: usize, position: usize, made_by: &str) -> &mut [f32] {
         let Some(values) = self.values.get_mut(point).and_then(Option::as_mut) else { return &mut [] };
+        // A routing trace may begin after position 0. Earlier rows are not recorded.
         let Some(row) = position.checked_sub(self.first) else { return &mut [] };
         // Chunks of a prompt may use plans of other sizes; the first one names the operation.
         if values.made_by.is_empty() {
@@ -130,6 +131,7 @@ impl ActivationTrace {
     /// Recovers terms that plans fold into sums: `(sum − base) ÷ factor`, if both are recorded.
     pub fn derive_terms(&mut self, points: &Activations) {
         for (index, point) in points.list().iter().enumerate() {
+            // A recorded value is better than a difference, which loses bits.
             let Some(term) = point.term.filter(|_| self.wants(index) && self.values(index).is_none()) else {
                 continue;
             };

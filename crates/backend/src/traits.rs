@@ -107,6 +107,7 @@ pub trait Backend: Send + Sync {
 
     /// The default element type of the KV cache.
     fn default_cache(&self, exact: bool) -> CacheType {
+        // An f16 cache rounds rows, which exact precision does not allow.
         if exact { CacheType::F32 } else { CacheType::F16 }
     }
 

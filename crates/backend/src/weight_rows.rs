@@ -61,6 +61,7 @@ impl CheckpointRows<'_> {
         let mut all = Vec::new();
         for part in &weight.parts {
             self.not_packed(&part.tensor)?;
+            // One of several parts is one matrix. A single part may stack all of them.
             let rows = weight.outputs() * if weight.parts.len() > 1 { 1 } else { weight.stacked() };
             let (tensor, mut scratch) = (self.checkpoint.rows(&part.tensor)?, Vec::new());
             let bytes =
@@ -81,6 +82,7 @@ impl CheckpointRows<'_> {
             let Some(scale) = &part.scale else { return Ok(None) };
             let matrices = weight.matrices() / weight.parts.len();
             let table = self.scales(weight, scale, matrices)?;
+            // `BlockFactors` has one size of rectangles for all matrices.
             if *grid.get_or_insert(table.grid) != table.grid {
                 return Err(BackendError::Unsupported(format!(
                     "{}: the scales {scale} are not for the same parts of a matrix as those of {}",
@@ -101,6 +103,7 @@ impl CheckpointRows<'_> {
     }
 
     fn not_packed(&self, tensor: &str) -> Result<(), BackendError> {
+        // Tiles interleave rows, so that they cannot be read one by one.
         if self.info(tensor)?.tile_rows.is_none() {
             return Ok(());
         }

@@ -96,6 +96,7 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
         tensor: tensor.to_owned(),
         problem: problem.to_owned(),
     };
+    // PEFT names every expert, so all names are listed.
     let single: BTreeMap<String, (&String, usize)> = experts
         .iter()
         .filter(|_| !from_gguf)
@@ -112,6 +113,7 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
         if let Some(target) = plain.get(name) {
             pairs.push(RenamedPair { target: target.clone(), rank, factor, a, b });
         } else if let Some((target, expert)) = single.get(name) {
+            // By index, whatever the order of the experts in the file.
             stacks.entry(target).or_insert_with(|| vec![None; count])[*expert] = Some(pair);
         } else if let Some(target) = experts.get(name).filter(|target| target.contains("{expert}")) {
             // `split` assumes one matrix per expert.
@@ -271,6 +273,7 @@ fn matrix(
         tensor: name.clone(),
         problem: error.to_string(),
     })?;
+    // In f64, so that the product is rounded once.
     let scaled = numbers.iter().map(|number| (f64::from(*number) * factor) as f32);
     let bytes = scaled.flat_map(f32::to_le_bytes).collect();
     Ok(NewMatrix { name, ty: TensorType::F32, shape, bytes })

@@ -191,9 +191,9 @@ fn read_back(writer: &Writer, checkpoint: &Checkpoint) -> Result<Metadata, Conve
     Ok(header.map_err(|error| unwritable(std::io::Error::other(error)))?.metadata)
 }
 
-/// Whether a tensor stays F32 in unquantized files. llama.cpp's converter writes vectors, routers
-/// and convolutions in F32.
+/// Whether a tensor stays F32 in unquantized files.
 fn stays_f32(name: &str, shape: &[usize]) -> bool {
+    // llama.cpp's converter writes vectors, routers and convolutions in F32.
     shape.len() < 2
         || !name.ends_with(".weight")
         || name.contains(".ffn_gate_inp.")

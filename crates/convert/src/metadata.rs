@@ -126,6 +126,7 @@ fn rounded(parameters: u64) -> String {
         count => (count * 1e-3, "K"),
     };
     let whole = format!("{value:.0}");
+    // A leading 0 does not count: 0.30 has two digits.
     let digits = 2usize.saturating_sub(whole.trim_start_matches('0').len());
     format!("{value:.digits$}{unit}")
 }

@@ -261,6 +261,7 @@ impl NewTensorRows<'_> {
                 for (i, out) in out.chunks_exact_mut((nope + v) * lora).enumerate() {
                     let index = first / (nope + v) + i;
                     let (keys, values) = out.split_at_mut(nope * lora);
+                    // A head of `attn_k_b` has `lora` rows of `nope` elements.
                     uk.read(index * lora, &mut head);
                     transpose(&head, nope, keys);
                     uv.read(index * v, values);
@@ -287,6 +288,7 @@ impl NewTensorRows<'_> {
     /// Number of rows from `first` on that lie in the same tensor of the old file.
     pub(crate) fn contiguous(&self, first: usize) -> usize {
         match &self.made {
+            // Only stacked tensors have seams.
             NewRowSource::Stacked { each, .. } => each - first % each,
             _ => usize::MAX,
         }

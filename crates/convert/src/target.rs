@@ -69,6 +69,7 @@ pub(crate) fn check_folder(
     outside(checkpoint, folder)?;
     let io = |error| OutputError::Io { path: folder.to_owned(), error };
     let entries = match std::fs::read_dir(folder) {
+        // The folder is created later.
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         entries => entries.map_err(io)?,
     };

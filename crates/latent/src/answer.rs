@@ -211,6 +211,7 @@ impl AnswerStream {
     }
 
     fn handle_event(&mut self, event: JobEventResult) -> Result<Option<GenerationUpdate>, Error> {
+        // The text of the previous event must not count again if this event adds none.
         self.added = Message::default();
         // A failed job and a lost worker end the stream in the same way.
         let event = match event {
@@ -262,6 +263,7 @@ impl AnswerStream {
             self.added = Message {
                 reasoning: before.reasoning + &after.reasoning,
                 content: before.content + &after.content,
+                // Pieces carry text only. Calls are complete in `message`.
                 calls: Vec::new(),
             };
         }
@@ -317,6 +319,7 @@ impl AnswerStream {
 
     fn finished(self) -> Result<GeneratedAnswer, Error> {
         let AnswerStream { text, tokens, logprobs, prompt, salt, chat, message, ended, .. } = self;
+        // `next_update` returns `None` only after the end, so the default is never used.
         let (stop, usage) = ended.unwrap_or_else(|| Err(Error::cancelled()))?;
         Ok(GeneratedAnswer { text, tokens, logprobs, stop, usage, message, prompt, chat, salt })
     }
@@ -328,6 +331,7 @@ impl Iterator for AnswerStream {
     fn next(&mut self) -> Option<Result<AnswerPiece, Error>> {
         loop {
             match self.next_update() {
+                // `last_piece` takes the text, so that the next call returns `None`.
                 Ok(None) => return self.last_piece().map(Ok),
                 Err(error) => return Some(Err(error)),
                 Ok(Some(update)) => {

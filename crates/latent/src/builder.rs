@@ -229,6 +229,7 @@ impl ModelBuilder {
             #[cfg(feature = "demo")]
             ModelSource::Demo => open::open_demo()?,
         };
+        // Before `Model::load`, which clones the `Arc`: adapters need the only reference.
         let checkpoint = open::with_adapters(checkpoint, &self.adapters)?;
         Model::load(checkpoint, self.options, self.progress, go_on)
     }

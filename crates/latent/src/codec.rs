@@ -170,6 +170,7 @@ fn response_format(
         Err(error) => error,
     };
     let without = ModelHints { response_template: None, ..hints };
+    // Built-in formats are valid, so an error here is one of Latent.
     let format = ResponseFormat::for_model(&without)
         .map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))?;
     Ok((format, Some(format!("the model's response_template is left out: {failed}"))))

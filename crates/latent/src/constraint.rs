@@ -23,6 +23,8 @@ impl LazyGrammars {
         source: &GrammarSource,
         prompt: Option<&ChatPrompt>,
     ) -> Result<Box<dyn LogitsProcessor>, Error> {
+        // A failure is stored too: the tokenizer does not change, so another attempt would fail as
+        // well.
         let grammars = self.0.get_or_init(|| Grammars::new(text.tokenizer(), GrammarLimits::default()));
         let grammars = grammars.as_ref().map_err(refused)?;
         let reasoning = prompt.and_then(|prompt| reasoning(text, prompt, source));
@@ -31,13 +33,13 @@ impl LazyGrammars {
     }
 }
 
-/// The markers of unconstrained reasoning that may precede the constrained text. Reasoning is
-/// allowed if the prompt has opened it, or if the chat template contains its marker and the grammar
-/// is not the caller's own: such a grammar covers all that the model writes.
+/// The markers of unconstrained reasoning that may precede the constrained text.
 fn reasoning(text: &TextCodec, prompt: &ChatPrompt, source: &GrammarSource) -> Option<Reasoning> {
     let (begin, end) = text.format().reasoning_markers()?;
+    // If the prompt has opened the reasoning, the model must be able to close it under any grammar.
     let open = text.format().opens_reasoning(&prompt.rendered);
-    // A schema describes the answer only, so reasoning before it is allowed.
+    // A schema describes the answer only, so reasoning may precede it if the chat template knows
+    // the marker. A caller's own grammar covers all that the model writes.
     let own = matches!(source, GrammarSource::Gbnf(_) | GrammarSource::Lark(_) | GrammarSource::Regex(_));
     let thinks = text.chat_template().unwrap_or_default().contains(begin) && !own;
     (open || thinks).then(|| Reasoning { begin: begin.to_owned(), end: end.to_owned(), open })

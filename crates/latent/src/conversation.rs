@@ -31,6 +31,8 @@ impl ChatOptions {
         let Value::Object(mut variables) = value else {
             return Err(Error::argument_named("variables", "the template's variables are not a JSON object"));
         };
+        // `tools` and `add_generation_prompt` are removed, since the template gets them separately
+        // from the other variables.
         let tools = match variables.remove("tools") {
             None | Some(Value::Null) => None,
             Some(tools @ Value::Array(_)) => Some(tools),
@@ -83,6 +85,7 @@ impl Chat {
         check(&messages)?;
         match messages {
             Value::Array(messages) => Ok(Chat { messages, options: ChatOptions::default() }),
+            // `check` has refused everything else.
             _ => Err(Error::argument_named("messages", format!("messages: {EXPECTED}"))),
         }
     }

@@ -39,6 +39,7 @@ impl HubDownload {
 impl From<HubError> for Error {
     fn from(error: HubError) -> Error {
         let kind = match &error {
+            // The caller must give another reference or setting.
             HubError::Reference { .. } | HubError::Choose { .. } | HubError::Setting { .. } => {
                 ErrorKind::Argument { name: None }
             }

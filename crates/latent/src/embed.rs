@@ -52,6 +52,7 @@ impl Model {
         for (index, text) in texts.iter().enumerate() {
             let prompt = self.text().encode(text, true, false).map_err(at(index))?;
             let request = Request { prompt, ..Request::default() };
+            // If a later text is refused, its predecessors are dropped, which cancels them.
             running.push(self.submit(Job { request, embed: true, pooling, ..Job::default() })?);
         }
         let mut rows = Vec::with_capacity(texts.len());
@@ -67,6 +68,7 @@ impl Model {
                         break;
                     }
                     JobEvent::Failed(error) => return Err(at(index)(error.into())),
+                    // Only a cancelled job finishes without an embedding.
                     JobEvent::Finished { .. } => return Err(Error::cancelled()),
                     _ => {}
                 }

@@ -170,6 +170,7 @@ impl From<TextError> for Error {
             _ => ErrorKind::Text,
         };
         match error {
+            // Errors of the file keep the kind of their own conversion.
             TextError::Format(error) => error.into(),
             other => Error::new(kind, other.to_string()),
         }

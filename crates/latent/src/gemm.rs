@@ -78,8 +78,12 @@ impl GemmHandle {
     }
 
     fn with(&self, work: impl FnOnce(&mut Marlin) -> Result<(), latent_marlin::Error>) -> Result<(), Error> {
+        // Before the lock: in a forked child, it may be held by a thread that exists only in the
+        // parent.
         self.process.check_that(STARTED, "start them in the child")?;
+        // Panics are caught while the lock is held, so that it is not poisoned.
         let mut marlin = self.marlin.lock().unwrap_or_else(PoisonError::into_inner);
+        // Only `drop` takes the value, so it is present here.
         let Some(marlin) = marlin.as_mut() else { return Ok(()) };
         match catch_unwind(AssertUnwindSafe(|| work(marlin))) {
             Ok(done) => Ok(done?),

@@ -53,10 +53,9 @@ impl EventChannel {
     }
 
     /// Forwards a cancellation to the scheduler, once the job has an id.
-    ///
-    /// Both `cancel` and `accepted` set their own value first and then call this. Whichever locks
-    /// `job` second sees both values, so that no cancellation is lost.
     fn cancel_if_wanted(&self) {
+        // Both `cancel` and `accepted` set their own value first and then call this. Whichever
+        // locks `job` second sees both values, so no cancellation is lost.
         if !self.cancelled.load(Ordering::SeqCst) {
             return;
         }
@@ -137,6 +136,8 @@ impl Drop for EventSender {
 /// The next event of a queue. `None` if it may get one later.
 fn take(queue: &mut EventQueue) -> Option<JobEventResult> {
     let event = queue.events.pop_front();
+    // A job's last event comes before its sender is dropped. An empty queue without a sender means
+    // that the model's thread has failed.
     if event.is_none() && queue.closed { Some(Err(Error::gone())) } else { event }
 }
 
@@ -146,6 +147,7 @@ impl EventReceiver {
     /// # Errors
     /// If the job was refused, the engine has failed, or this is a forked child.
     pub(crate) fn next(&self) -> JobEventResult {
+        // A forked child has no thread that would send the event.
         self.process.check()?;
         let mut queue = self.channel.queue();
         loop {
@@ -161,6 +163,8 @@ impl EventReceiver {
     /// # Errors
     /// As for [`next`](Self::next), and if `go_on` returns false.
     pub(crate) fn next_while(&self, go_on: WaitCheck<'_>) -> JobEventResult {
+        // Before the lock, which a thread that the child lacks may have held at the fork. Also in
+        // `poll_next`.
         self.process.check()?;
         // Called before each event, not only after a timeout: otherwise a caller that gets events
         // quickly could never stop.
@@ -185,6 +189,7 @@ impl EventReceiver {
         match take(&mut queue) {
             Some(event) => Poll::Ready(event),
             None => {
+                // By the contract of `poll_next`, only the latest waker is woken.
                 queue.waker = Some(context.waker().clone());
                 Poll::Pending
             }

@@ -42,6 +42,7 @@ impl Model {
     }
 
     fn logits_of(&self, tokens: &[u32], all: bool, go_on: Option<WaitCheck<'_>>) -> Result<Vec<f32>, Error> {
+        // Checked before the engine is requested: that waits for all earlier answers.
         let context = self.inner.description.context;
         if tokens.is_empty() {
             return Err(Error::argument_named("tokens", "no tokens to compute logits of"));
@@ -61,6 +62,7 @@ impl Model {
             let rows = if all { tokens.len() } else { 1 };
             let mut logits = Vec::with_capacity(rows * engine.config().vocab_size);
             let wanted = if all { LogitsRequest::All } else { LogitsRequest::Last };
+            // A sequence of its own, whose rows are freed at the end.
             let (mut sequence, chunk) = (Sequence::default(), engine.chunk_for(tokens.len()));
             engine.prefill(
                 &mut sequence,

@@ -93,6 +93,7 @@ impl Model {
                     bind: engine.bind(),
                     max_batch_tokens: engine.max_batch_tokens(),
                 };
+                // Cloned, since this function runs again after a fault of the engine.
                 let (tokenizer, options) = (Arc::clone(&tokenizer), options.scheduler.clone());
                 Ok((WorkerModel { engine, tokenizer, options }, about))
             })?
@@ -107,6 +108,7 @@ impl Model {
             }
         };
         let EngineDescription { mut description, bind, max_batch_tokens } = loaded;
+        // The engine does not know the warnings of the text side.
         description.warnings.extend(text.warning().cloned());
         let inner = ModelContents {
             checkpoint,
@@ -178,6 +180,8 @@ impl Model {
         self.inner.process.check()?;
         let (sender, receiver) = channel();
         let work = move |scheduler: &mut Scheduler| {
+            // Caught here, so that the caller gets the message of the panic instead of a closed
+            // channel.
             let ran = catch_unwind(AssertUnwindSafe(|| work(scheduler)));
             // The receiver may have been dropped.
             let _ = sender.send(ran.unwrap_or_else(|panic| Err(Error::panicked(&*panic))));
@@ -201,6 +205,7 @@ impl Model {
         let asked = cancel.clone();
         let work = move |engine: &mut Engine| {
             let go_on = || !asked.is_cancelled();
+            // The caller may have stopped waiting while earlier jobs ran.
             let done = if go_on() {
                 // Unwind-safe: an unfinished sequence belongs to `work` and is dropped.
                 let ran = catch_unwind(AssertUnwindSafe(|| work(engine, &go_on)));

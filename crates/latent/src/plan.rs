@@ -64,6 +64,7 @@ impl Model {
         let target = engine.target(&*self.backend()?);
         let circuit = Circuit::named(&config.circuit)?;
         let tensors = CheckpointTensors(&inner.checkpoint);
+        // The MTP layer has plans of its own.
         let span = ModelSpan { embed: true, layers: 0..config.layers, head: true, mtp: false };
         let ir = Ir::build_with(circuit, config, &span, &tensors)?;
         let bucket = BatchBucket::of(rows);
@@ -77,6 +78,7 @@ impl Model {
             let layers = 0..config.layers;
             let options =
                 Options { bind, max_batch_tokens, layers, mtp: false, assumed: None, kernels: true };
+            // Made on request, since a drawing has the views of all formulations and batch sizes.
             let make =
                 move || Drawing::make(circuit, &config, &CheckpointTensors(&checkpoint), &target, &options);
             let formulation = match engine.form {

@@ -7,8 +7,11 @@ use latent_engine::cache::Sequence;
 use latent_engine::{Engine, EngineError, LogitsRequest, PeakRates, SeqInput, StepProfile, StepSize};
 use serde_json::{Value, json};
 
-/// Pseudo-random tokens. In MoE models, equal tokens would all select the same experts.
+/// Pseudo-random tokens.
 fn tokens(engine: &Engine, count: usize) -> Vec<u32> {
+    // In MoE models, equal tokens would all select the same experts. The multiplier is 2^64 divided
+    // by the golden ratio (Fibonacci hashing), whose upper bits differ between neighbouring
+    // numbers.
     let vocab = engine.config().vocab_size as u64;
     (1..=count as u64).map(|i| ((i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20) % vocab) as u32).collect()
 }
@@ -79,6 +82,7 @@ fn steps(
     run(engine, &mut sequence)?;
     if prompt > 0 {
         let sizes: Vec<_> = StepSize::prompt(prompt, 0, chunk).collect();
+        // The measured run begins with an empty sequence, as the first one did.
         sequence = Sequence::default();
         profiles.push(engine.profile(&sizes, false, limits, &mut |engine| run(engine, &mut sequence))?);
     }

@@ -312,6 +312,7 @@ impl AnswerRequest {
             }
             Prompt::Rendered(rendered) => (rendered.tokens().to_vec(), None, Some(rendered)),
         };
+        // An empty stop string occurs in every text.
         request.stop.retain(|text| !text.is_empty());
         request.prompt.clone_from(&tokens);
         #[cfg_attr(not(feature = "grammar"), allow(unused_mut, reason = "a grammar is the first processor"))]
@@ -322,6 +323,8 @@ impl AnswerRequest {
         #[cfg(feature = "grammar")]
         if let Some(source) = &grammar {
             let constraint = model.inner.grammars.constraint(text, source, rendered.as_ref())?;
+            // First, so that the caller's processors and sampler see −∞ for the tokens that it
+            // forbids.
             job.processors.insert(0, constraint);
         }
         let parser = rendered.map(|prompt| {
@@ -351,6 +354,8 @@ impl AnswerRequest {
 /// # Ok::<(), latent::Error>(())
 /// ```
 pub fn finish_all(requests: impl IntoIterator<Item = AnswerRequest>) -> Vec<Result<GeneratedAnswer, Error>> {
+    // Collected before waiting: a lazy iterator would start each request only after its predecessor
+    // has finished.
     let running: Vec<_> = requests.into_iter().map(AnswerRequest::start).collect();
     running.into_iter().map(|answer| answer.and_then(AnswerStream::finish)).collect()
 }

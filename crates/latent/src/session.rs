@@ -39,6 +39,7 @@ impl SavedSession {
     /// If the messages exceed 4 GiB.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let messages = self.chat.as_ref().map(Chat::messages);
+        // Tools and other variables of the template are not saved: the caller sets them again.
         let head = json!({"tokens": self.tokens, "messages": messages}).to_string();
         let length = u32::try_from(head.len())
             .map_err(|_| Error::argument(format!("the session's messages have {} bytes", head.len())))?;
@@ -130,6 +131,8 @@ impl Model {
         let (restored, rows) =
             self.with_scheduler(move |scheduler| Ok((scheduler.prefix_from_bytes(salt, &rows)?, rows)))?;
         session.rows = rows;
+        // The head and the rows are separate parts of the bytes, so they may come from different
+        // sessions.
         if !session.tokens.starts_with(&restored) {
             let problem = "not a saved session of Latent: its rows are those of other tokens; save it again";
             return Err(Error::new(ErrorKind::File, problem));

@@ -38,12 +38,14 @@ impl ModelWorker {
 
     /// Ends the thread without waiting for it.
     pub(crate) fn detach(mut self) {
+        // Dropping a `JoinHandle` detaches its thread. `drop` then closes the commands, so the
+        // thread ends after loading.
         self.thread = None;
     }
 
-    /// Leaks the handles in a forked child. The child does not have the thread, so joining it would
-    /// never return.
+    /// Leaks the handles in a forked child.
     pub(crate) fn forget(&mut self) {
+        // The child does not have the thread, so joining it would never return.
         std::mem::forget(self.commands.take());
         std::mem::forget(self.thread.take());
     }
@@ -51,6 +53,7 @@ impl ModelWorker {
 
 impl Drop for ModelWorker {
     fn drop(&mut self) {
+        // While commands may arrive, the thread does not end, and `join` would wait forever.
         if let Some(commands) = self.commands.take() {
             commands.end();
         }
@@ -72,12 +75,14 @@ where
     T: Send,
 {
     fn load(&mut self, _lost: Option<&str>) -> Result<WorkerModel, String> {
+        // `Model::load` waits for the first result, so a panic must reach it as an error.
         let loaded = catch_unwind(AssertUnwindSafe(&mut self.load));
         let loaded = loaded.unwrap_or_else(|panic| Err(Error::panicked(&*panic)));
         let (model, about) = match loaded {
             Ok((model, about)) => (Ok(model), Ok(about)),
             Err(error) => (Err(error.to_string()), Err(error)),
         };
+        // Only the caller of `Model::load` waits for this, so later results are not sent.
         if let Some(first) = self.first.take() {
             // The caller may have stopped waiting.
             let _ = first.send(about);

@@ -48,6 +48,7 @@ fn micros(weight: &ResidentWeight, options: &Options, m: usize, halves: bool) ->
         last.read(&mut out)?;
         Ok(start.elapsed().as_secs_f64())
     };
+    // The first call compiles the shader, so the faster of two is taken.
     let once = run(1)?.min(run(1)?);
     // Reading the result takes as long for one product as for many, so the difference between two
     // runs is the time of products alone.

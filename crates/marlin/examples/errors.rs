@@ -63,6 +63,8 @@ fn main() -> Result<(), latent_marlin::Error> {
                 let options = Options { kernel: Some(kernel), activations, ..Options::default() };
                 let mut y = vec![0.0; M * n];
                 marlin.multiply_with(&options, &weight, input, M, &mut y)?;
+                // Inputs that are given in bf16 are exact: rounding them before is not an error of
+                // the product.
                 let given_bf16 = matches!(input, Input::Bf16(_));
                 let truth = if given_bf16 { &of_bf16 } else { &of_f32 };
                 let squares = y.iter().zip(truth).map(|(y, truth)| (f64::from(*y) - truth).powi(2));

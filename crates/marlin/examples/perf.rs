@@ -44,6 +44,7 @@ fn bandwidth(threads: usize) -> f64 {
             sum.fetch_add(read_all(share), Ordering::Relaxed);
         });
     });
+    // The sum must be used, or the compiler could omit the reads.
     std::hint::black_box(sum.load(Ordering::Relaxed));
     MEMORY as f64 / median
 }
@@ -185,8 +186,10 @@ fn main() -> Result<(), latent_marlin::Error> {
         limits.1 / 1e9,
         limits.2 / 1e9
     );
+    // As many rows as the largest product below.
     let x: Vec<f32> = (0..512 * k).map(|i| (i % 251) as f32 / 251.0 - 0.5).collect();
     let halves = x.iter().map(|v| bf16::from_f32(*v)).collect();
+    // A weight takes k · n / 2 bytes, so the copies take `MEMORY` together.
     let copies = (0..(2 * MEMORY / (k * n)).max(1)).map(|i| WeightCopy::new(shape, i as u32)).collect();
     let mut bench = MarlinBench { marlin: Marlin::new(threads)?, shape, copies, limits, x, halves };
     for quant in QuantType::ALL {

@@ -50,13 +50,14 @@ pub(crate) struct ConvertedRows {
     panels: Vec<u32>,
 }
 
-/// Largest number of inputs that the caller converts alone: for so few, waking threads takes longer
-/// than converting.
+/// Largest number of inputs that the caller converts alone.
+// For fewer inputs, waking threads takes longer than converting.
 const MAX_ALONE: usize = 1 << 15;
 
-/// Elements from one f32 row to the next. Rows whose distance is a multiple of 4096 bytes fall into
-/// the same cache sets and evict each other. 16 more elements, one cache line, avoid that.
+/// Elements from one f32 row to the next.
 fn stride(k: usize) -> usize {
+    // Rows whose distance is a multiple of 4096 bytes fall into the same cache sets and evict each
+    // other. 16 more elements, one cache line, avoid that.
     if k.is_multiple_of(256) { k + 16 } else { k }
 }
 
@@ -72,8 +73,10 @@ impl ConvertedRows {
         if let (W4Form::F32, Input::F32(x), ..=4) = (form, input, m) {
             return Ok(W4Input::from_rows(MatrixView::try_new(x, m, k, k)?));
         }
+        // This cannot overflow: `check` has compared the product with the number of elements.
         let small = m * k <= MAX_ALONE;
         if form == W4Form::F32 {
+            // `chunks_mut` refuses chunks of 0 elements, and K may be 0.
             let stride = stride(k).max(1);
             self.floats.resize(m * stride, 0.0);
             let rows = self.floats.chunks_mut(stride).enumerate();

@@ -28,15 +28,17 @@ struct OutputTile<'y> {
     y: MatrixViewMut<'y>,
 }
 
-/// The number of columns of a share is a multiple of this: whole cache lines of words, and whole
-/// blocks of the GEMM.
+/// The number of columns of a share is a multiple of this.
+// 48 columns are whole cache lines of words, and whole blocks of the GEMM.
 const COLUMN_UNIT: usize = 48;
 
-/// Columns of a share for kernels on integers. They decode a pair of vectors at a time for only a
-/// few rows, so they read the words of a share again and again; so few stay in the L2 cache.
+/// Columns of a share for kernels on integers.
+// These kernels decode a pair of vectors at a time for only a few rows, so they read the words of a
+// share again and again. 128 columns stay in the L2 cache.
 const INTEGER_COLUMNS: usize = 128;
 
-/// Rows of a share if there are too few columns for all workers: whole panels of inputs.
+/// Rows of a share if there are too few columns for all workers.
+// 64 rows are whole panels of inputs.
 const SHARE_ROWS: usize = 64;
 
 impl Marlin {
@@ -81,6 +83,7 @@ impl Marlin {
         let shape = w.shape();
         x.check(m, shape.k)?;
         exactly("the result", (m, shape.n), y.len())?;
+        // Before the early return, so that forced options are checked for empty results too.
         let plan = Plan::new(options, shape, m, x.is_bf16())?;
         if y.is_empty() {
             return Ok(());
@@ -115,6 +118,7 @@ impl Marlin {
     pub fn dequantize(&mut self, w: &Weight<'_>, out: &mut [f32]) -> Result<(), Error> {
         let shape = w.shape();
         exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
+        // `chunks_mut` refuses chunks of 0 elements, and N may be 0.
         let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
         // A row of words has the codes of eight inputs.
         let eights = out.chunks_mut(len).enumerate().collect();
@@ -133,6 +137,7 @@ impl Marlin {
     pub fn dequantize_f16(&mut self, w: &Weight<'_>, out: &mut [f16]) -> Result<(), Error> {
         let shape = w.shape();
         exactly("the dequantized weight", (shape.k, shape.n), out.len())?;
+        // As in `dequantize`, N may be 0.
         let (kernel, len) = (dequant_kernel(), (8 * shape.n).max(1));
         let eights = out.chunks_mut(len).enumerate().collect();
         self.workers.each(eights, false, |(i, rows), memory| {
@@ -159,6 +164,7 @@ fn dequant_kernel() -> latent_kernels::W4DequantFn {
 
 /// Cuts results into shares of at most `height` rows and `width` columns.
 fn cut(mut y: MatrixViewMut<'_>, height: usize, width: usize) -> Vec<OutputTile<'_>> {
+    // With shares of 0 rows or columns, the loops would not end.
     let (height, width) = (height.max(1), width.max(1));
     let mut shares = Vec::new();
     let mut row = 0;
@@ -180,8 +186,7 @@ fn cut(mut y: MatrixViewMut<'_>, height: usize, width: usize) -> Vec<OutputTile<
     shares
 }
 
-/// Computes a partial sum for each tile and slice of K, and then adds them up. The slices are added
-/// in order, so that the bits of results do not depend on the number of threads.
+/// Computes a partial sum for each tile and slice of K, and then adds them up.
 fn striped(
     plan: &Plan,
     w: &Weight<'_>,
@@ -191,6 +196,7 @@ fn striped(
 ) -> Result<(), Error> {
     let shape = w.shape();
     let (m, n) = (y.rows(), y.cols());
+    // The caller may force any number of slices up to K / 8, so the sums may exceed memory.
     let overflow = || Error::Overflow { what: "the partial sums", rows: plan.slices, cols: m * n };
     let count = plan.slices.checked_mul(m * n).ok_or_else(overflow)?;
     partials.try_reserve(count.saturating_sub(partials.len())).map_err(|_| overflow())?;
@@ -223,6 +229,8 @@ fn striped(
     let (partials, shares) = (&partials[..], cut(y, m, columns));
     workers.each(shares, m * n < 4096, |share, _| {
         let OutputTile { columns, mut y, .. } = share;
+        // The slices are added in order, so that the bits of results do not depend on the number of
+        // threads.
         w4_reduce(partials, n, columns, &mut y);
     });
     Ok(())

@@ -71,6 +71,7 @@ fn pack(quant: QuantType, dense: &[f32], shape: Shape) -> Result<Packed, Error> 
     }
     let mut words = vec![0u32; k / 8 * n];
     let (mut scales, mut zeros) = (Vec::with_capacity(shape.groups() * n), Vec::new());
+    // `chunks_exact` refuses chunks of 0 elements, and N may be 0.
     for (g, rows) in dense.chunks_exact((group * n).max(1)).enumerate() {
         for col in 0..n {
             let column = || rows.iter().skip(col).step_by(n).copied();
@@ -87,8 +88,10 @@ fn pack(quant: QuantType, dense: &[f32], shape: Shape) -> Result<Packed, Error> 
             if !scale.is_finite() {
                 return Err(Error::ScaleRange { group: g, col, scale: wanted });
             }
+            // Codes are chosen for the rounded scale, because decoding multiplies by that.
             let by = scale.to_f32();
             let zero = match quant {
+                // The scale may have been rounded down, so that the quotient exceeds 15 a little.
                 QuantType::Int4 => nearest_integer(-low, by).clamp(0.0, 15.0),
                 _ => 8.0,
             };

@@ -50,6 +50,7 @@ pub fn pack_gptq(
                 return Err(Error::ScaleRange { group, col, scale: of_group.scale.to_f32() });
             }
             scales[group * n + col] = of_group.scale;
+            // Only types with zero points have a place for it.
             if let Some(zero) = zeros.get_mut(group * n + col) {
                 *zero = of_group.zero;
             }

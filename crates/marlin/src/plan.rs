@@ -44,8 +44,7 @@ pub enum Activations {
     Bf16,
     /// Rounded to 8-bit integers with a scale per 32 inputs. Faster if arithmetic limits the speed
     /// and the CPU has no bf16 instructions. The error of an input is at most 1/254 of the largest
-    /// of its
-    /// 32. Only for groups of whole words.
+    /// of its 32. Only for groups of whole words.
     Int8,
 }
 
@@ -67,11 +66,11 @@ impl KernelPrecision {
         }
     }
 
-    /// Whether a kernel with these activations may multiply. On CPUs without bf16 arithmetic, bf16
-    /// inputs are multiplied exactly.
+    /// Whether a kernel with these activations may multiply.
     fn allows(self, activation: ActivationType) -> bool {
         match self {
             KernelPrecision::AtLeast16 => activation == ActivationType::F32,
+            // On CPUs without bf16 arithmetic, kernels for f32 multiply bf16 inputs exactly.
             KernelPrecision::Bf16 => matches!(activation, ActivationType::F32 | ActivationType::Bf16),
             KernelPrecision::Int8 => activation == ActivationType::A8,
         }
@@ -102,13 +101,15 @@ pub struct Options {
 /// Largest number of rows for which codes are decoded in registers.
 const MAX_FUSED_ROWS: usize = 16;
 
-/// Rows and columns of a striped tile. With few rows, reading the weight takes most of the time,
-/// and wide tiles read long stretches of it.
+/// Rows and columns of a striped tile.
 pub(crate) fn tile(m: usize) -> (usize, usize) {
+    // With few rows, reading the weight takes most of the time, and wide tiles read long stretches
+    // of it.
     if m <= MAX_FUSED_ROWS { (MAX_FUSED_ROWS, 8192) } else { (64, 96) }
 }
 
-/// With fewer tiles K is split. 32 tiles keep the cores of one machine busy.
+/// With fewer tiles, K is split.
+// 32 tiles keep the cores of one machine busy.
 const MIN_TILES: usize = 32;
 
 /// Smallest number of inputs of a slice.
@@ -134,6 +135,7 @@ impl Plan {
         let words = shape.k / 8;
         // Slices change the order of sums. Their number depends only on the shape, so that results
         // do not depend on the number of threads.
+        // The tile of `tile` for many rows, whatever `m` is.
         let tiles = m.div_ceil(64) * shape.n.div_ceil(96);
         let useful = MIN_TILES.div_ceil(tiles.max(1)).min(shape.k / MIN_SLICE_INPUTS).max(1);
         let kernel = options.kernel.unwrap_or(match m {
@@ -145,6 +147,7 @@ impl Plan {
             Kernel::Striped => options.slices.unwrap_or(useful),
             _ => 1,
         };
+        // K may be 0, which is one empty slice.
         if slices == 0 || slices > words.max(1) {
             return Err(Error::Slices { slices, words });
         }
@@ -196,6 +199,7 @@ fn find(
             // With few rows, most of a matrix tile would be empty.
             (few && other.form == W4Form::Int16, other.tier, form)
         };
+        // Of equal ranks, the first row of the table wins.
         if fits && found.is_none_or(|(before, _)| rank(other) > rank(before)) {
             found = Some((other, function));
         }

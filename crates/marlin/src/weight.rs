@@ -68,6 +68,7 @@ impl Shape {
 
     /// The number of groups along K.
     pub fn groups(self) -> usize {
+        // The fields are public, so the group may be 0 before `check`.
         self.k.checked_div(self.group).unwrap_or(0)
     }
 }

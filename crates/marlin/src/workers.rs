@@ -37,6 +37,7 @@ impl Workers {
         work: impl Fn(T, &mut WorkerMemory) + Sync,
     ) {
         if alone || tasks.len() < 2 || self.count() == 1 {
+            // No lock is needed: `&mut self` excludes other users.
             let memory = self.memory[0].get_mut().unwrap_or_else(PoisonError::into_inner);
             tasks.into_iter().for_each(|task| work(task, memory));
             return;

@@ -82,7 +82,7 @@ pub struct LatentOperands {
     /// One row per head.
     pub queries: Vec<f32>,
     caches: OperandCopies,
-    /// Block table of each copy. Blocks are in reverse order, so that kernels must use the table.
+    /// Block table of each copy.
     table: Vec<u32>,
     blocks: usize,
 }
@@ -143,6 +143,7 @@ impl LatentCase {
             store_row(self.row(), &random.numbers(width), row);
         }
         let caches = OperandCopies::new(&bytes, copies);
+        // Blocks in reverse order, so that kernels must use the table.
         let table =
             (0..copies).flat_map(|copy| (0..blocks).rev().map(move |block| (copy * blocks + block) as u32));
         let (table, queries) = (table.collect(), random.numbers(self.heads * width));
@@ -154,6 +155,8 @@ impl LatentCase {
         let rows: Vec<Vec<f32>> = (0..self.rows)
             .map(|row| {
                 let mut numbers = vec![0.0; self.width()];
+                // The rows as the cache stores them: bounds do not cover the rounding of stored
+                // rows.
                 load_row(self.row(), cache.row(row), &mut numbers);
                 numbers
             })
@@ -291,6 +294,7 @@ impl ExpandedCase {
     /// key, and skips some blocks entirely.
     pub fn attends(&self, query: usize, key: usize) -> bool {
         let own = key == self.position + query;
+        // Stretches of 130 keys alternate, so that whole blocks of a kernel have no selected key.
         !self.selects || own || (key / 130 % 2 == query % 2 && (key * 7 + query * 3) % 5 < 2)
     }
 
@@ -390,7 +394,8 @@ pub struct KeysOperands {
     pub latents: Vec<f32>,
 }
 
-/// Padding between the latents of two blocks, so that kernels must use the stride.
+/// Padding between the latents of two blocks.
+// With padding, kernels must use the stride.
 const GAP: usize = 192;
 
 impl KeysCase {

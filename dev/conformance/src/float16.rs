@@ -35,9 +35,11 @@ pub(crate) fn nearest(ty: CacheType, x: f32) -> f32 {
         _ => (10, -14, 65_504.0),
     };
     let value = f64::from(x);
+    // The logarithm below needs a finite number other than 0.
     if !value.is_finite() || value == 0.0 {
         return x;
     }
+    // At least the exponent of the smallest normal number, whose step subnormal numbers have too.
     let exponent = (value.abs().log2().floor() as i32).max(least);
     let step = 2f64.powi(exponent - mantissa);
     let rounded = (value / step).round_ties_even() * step;

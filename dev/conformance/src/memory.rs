@@ -17,6 +17,7 @@ impl OperandCopies {
     /// If there is not enough memory.
     pub(crate) fn new(bytes: &[u8], count: usize) -> OperandCopies {
         let all = bytes.len() * count;
+        // A mapping of 0 bytes would be refused.
         let mut map = MmapOptions::new().len(all.max(1)).map_anon().expect("memory for the operands");
         // Only a hint: without huge pages, normal ones are used.
         #[cfg(target_os = "linux")]

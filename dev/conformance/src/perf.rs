@@ -71,7 +71,8 @@ pub struct Measurement {
 /// Minimum number of samples for the median.
 const SAMPLES: usize = 5;
 
-/// Minimum duration of a sample, so that the resolution of the clock does not matter.
+/// Minimum duration of a sample.
+// Long enough that the resolution of the clock does not matter.
 const SAMPLE: Duration = Duration::from_millis(1);
 
 /// Measures all `cases` that pass `filter`. `limits` returns the machine's limits for a level and a
@@ -105,6 +106,7 @@ pub fn perf(
             continue;
         }
         let work = case.work();
+        // The tier limit is process-wide, so several threads would wait for each other.
         let threads = if case.limits_process() { 1 } else { options.threads.max(1) };
         // Enough copies that each is evicted from the caches before it is read again.
         let copies = if work.from_memory { (options.memory as f64 / work.bytes).ceil() as usize } else { 1 };
@@ -163,6 +165,7 @@ fn time(
                     // Before the `?`: a thread that returned early would leave the others waiting
                     // forever.
                     start.wait();
+                    // A call that is too short for the clock counts as 1 ns.
                     let calls = (SAMPLE.as_secs_f64() / warm?.max(1e-9)).ceil() as usize;
                     let begin = Instant::now();
                     let mut samples = Vec::new();
@@ -206,6 +209,7 @@ fn measurement(
     };
     // `flops` counts a multiply-add as two operations.
     let arithmetic = work.flops / 2.0 / macs;
+    // Row-wise operations run in caches, so the limits do not apply.
     let limited = !case.limits_process();
     Measurement {
         operation: case.operation(),

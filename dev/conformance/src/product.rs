@@ -30,8 +30,8 @@ pub struct ProductCase {
     pub skipped: usize,
 }
 
-/// Rows and columns per scale of an FP8 weight. Files have 128 of each; fewer rows here give each
-/// case several blocks.
+/// Rows and columns per scale of an FP8 weight.
+// Files have 128 of each. Fewer rows here give each case several blocks.
 const FP8_BLOCK: (usize, usize) = (32, 128);
 
 pub struct ProductOperands {
@@ -69,6 +69,7 @@ impl ProductCase {
             (false, _) if self.layout == WeightLayout::Tiles => (1e-6, "f32 sums of 128 products, in order"),
             (false, ActivationType::F32 | ActivationType::F16) => (1e-6, "f32 sums in 16 accumulators"),
         };
+        // Float tiles use fused multiply-adds, which the lowest level lacks.
         let floats_in_tiles = self.layout == WeightLayout::Tiles && !self.weight.is_quantized();
         let same_bits = if floats_in_tiles { BitIdentity::AboveLowest } else { BitIdentity::All };
         ErrorBound { error, same_bits, reason }
@@ -112,6 +113,8 @@ impl ProductCase {
 
     pub(crate) fn operands(&self, copies: usize) -> ProductOperands {
         let (rows, cols) = self.weight_shape();
+        // The seed depends on sizes only: cases that differ in layout or activation type have the
+        // same weight.
         let random = &mut Random::new((self.rows * 1000 + cols) as u64);
         let bytes = random.weight_rows(self.weight, rows + self.skipped, cols);
         let matrix = match self.layout {
@@ -149,6 +152,8 @@ impl ProductCase {
             .expect("a format that can be decoded");
         let decoded = &decoded[self.skipped * cols..];
         let mut truth = ReferenceResults::default();
+        // The inputs after conversion: the bound of a kernel does not cover the rounding of its
+        // inputs.
         for x in operands.seen.chunks_exact(self.inputs) {
             for o in 0..self.outputs {
                 let (mut sum, mut size) = (0.0, 0.0f64);

@@ -5,8 +5,9 @@ use latent_types::TensorType;
 /// A linear congruential generator with Knuth's MMIX constants.
 pub(crate) struct Random(u64);
 
-/// Number of distinct rows of a weight. Larger matrices repeat them, because generating all rows
-/// would take longer than running the kernel.
+/// Number of distinct rows of a weight.
+// Larger matrices repeat them, because generating all rows would take longer than running the
+// kernel.
 const DISTINCT_ROWS: usize = 64;
 
 impl Random {
@@ -21,11 +22,13 @@ impl Random {
     }
 
     pub(crate) fn bits(&mut self) -> u32 {
+        // `next` has 24 bits, so two overlap to fill 32.
         (self.next() << 16 ^ self.next()) as u32
     }
 
     /// A value in −1..1.
     pub(crate) fn number(&mut self) -> f32 {
+        // 24 bits, which f32 holds exactly.
         self.next() as f32 / (1 << 23) as f32 - 1.0
     }
 

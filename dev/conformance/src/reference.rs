@@ -66,6 +66,7 @@ impl ReferenceResults {
         let mut worst = 0.0f64;
         for (i, found) in found.iter().copied().map(f64::from).enumerate() {
             let (truth, size) = (self.values[i], self.sizes[i]);
+            // `not_finite` accepts every infinity and NaN.
             let either = truth.is_nan() && size.is_infinite() && !found.is_finite();
             // Also covers infinities, whose difference is NaN, and avoids 0 / 0 below.
             if (found.is_nan() && truth.is_nan()) || found == truth || either {
@@ -73,6 +74,7 @@ impl ReferenceResults {
             }
             let missing = if self.flushes && size < MAX_FLUSHED { size } else { 0.0 };
             let (error, allowed) = ((found - truth).abs(), bound.error * size + missing);
+            // Comparisons with NaN are false, so it is checked separately.
             if error.is_nan() || error > allowed {
                 return Err(format!(
                     "result {i} is {found:e}, not {truth:e}: off by {error:.1e}, allowed {allowed:.1e}"

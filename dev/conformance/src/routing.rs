@@ -82,12 +82,15 @@ impl RoutingRules {
                 let best = if self.group_score == RouteGroupScore::TopTwoSum { 2 } else { 1 };
                 members.iter().take(best).sum::<f64>()
             };
+            // `sort_by` is stable: of equal groups, the lower one comes first.
             judged(*b).total_cmp(&judged(*a))
         });
         let kept = &by_group[..used.clamp(1, by_group.len())];
+        // With masked groups as 0, their experts are chosen if the remaining scores are negative.
         let in_choice = |e: &usize| self.masked_zero || kept.contains(&(e / size));
         let choice = |e: usize| if kept.contains(&(e / size)) { biased(e) } else { 0.0 };
         let mut experts: Vec<usize> = (0..logits.len()).filter(in_choice).collect();
+        // A stable sort: of equal scores, the lower id comes first.
         experts.sort_by(|a, b| choice(*b).total_cmp(&choice(*a)));
         experts.truncate(self.chosen);
         let mut weights: Vec<f64> = experts.iter().map(|e| scores[*e]).collect();

@@ -105,8 +105,8 @@ pub(crate) const BOUND: f32 = -5.0;
 /// Number of rows that [`RowOp::ShortConv`] convolves.
 pub(crate) const TAPS: usize = 4;
 
-/// Position of the first row of [`RowOp::Rope`]: so large that angles computed in f32 would exceed
-/// the bound.
+/// Position of the first row of [`RowOp::Rope`].
+// So large that angles computed in f32 would exceed the bound.
 pub(crate) const POSITION: i64 = 4_095;
 
 /// Keys per cache block of [`RowOp::IndexScores`].
@@ -295,15 +295,19 @@ impl RowCase {
             RowOp::SoftplusDecay | RowOp::BoundedDecay => x.iter_mut().for_each(|x| *x *= 20.0),
             RowOp::ShortConv => y = random.numbers(TAPS * self.width),
             RowOp::DeltaChunks => {
+                // As the L2 norm of models makes them. With longer keys, the state could grow from
+                // row to row.
                 for key in y.chunks_exact_mut(self.width) {
                     let squares: f64 = key.iter().map(|k| f64::from(*k).powi(2)).sum();
                     key.iter_mut().for_each(|k| *k = (f64::from(*k) / squares.sqrt()) as f32);
                 }
             }
+            // Wide enough for both saturated ends of the sigmoid.
             RowOp::Silu | RowOp::SiluMul | RowOp::SigmoidMul { .. } => x.iter_mut().for_each(|x| *x *= 20.0),
             // x has the running maximum and the sum of each split, y the weighted values.
             RowOp::CombineSplits { splits } => {
                 x = random.numbers(2 * splits * self.rows);
+                // Sums of exponentials are positive.
                 x[splits * self.rows..].iter_mut().for_each(|sum| *sum = sum.abs() + 0.5);
                 y = random.numbers(splits * numbers);
             }
@@ -447,6 +451,7 @@ impl RowCase {
                 let row = index_row(cache, self.width);
                 let mut key = vec![0.0; self.width];
                 for stored in bytes.chunks_exact(row.bytes()).take(self.rows) {
+                    // The conversion has cases of its own, so the key counts as it is stored.
                     latent_kernels::load_row(row, stored, &mut key);
                     let (mut score, mut size) = (0.0, 0.0);
                     for (q, weight) in x.chunks_exact(self.width).zip(&y[..heads]) {
@@ -495,6 +500,7 @@ impl RowCase {
 
     /// Derives the log decays and the logit of β from a row of [`RowOp::DeltaRule`].
     pub fn decays(q: &[f32], k: &[f32]) -> (Vec<f32>, f32) {
+        // The logarithms are −4 to 0: decays of 0.02 to 1.
         (q.iter().map(|q| 2.0 * q - 2.0).collect(), 4.0 * k[0])
     }
 
@@ -609,6 +615,7 @@ pub(crate) fn quantized_elements(row: CacheRow, bytes: &[u8]) -> Vec<f32> {
         }
         CacheType::Q4_0 => {
             let block = |b: &[u8]| {
+                // Elements i and i + 16 share a byte, the first in its low bits.
                 let quants = b[2..].iter().map(|q| q & 15).chain(b[2..].iter().map(|q| q >> 4));
                 quants.map(|q| (f32::from(q) - 8.0) * half(b)).collect::<Vec<_>>()
             };
@@ -632,6 +639,7 @@ fn quantized_content(ty: CacheType, content: &[f32]) -> Vec<f32> {
             return vec![f32::NAN; numbers.len()];
         }
         let largest = numbers.iter().fold(0.0f32, |most, v| if v.abs() > most.abs() { *v } else { most });
+        // 448 is the largest number of E4M3.
         let (scale, reciprocal) = match ty {
             CacheType::Fp8 => (largest.abs() / 448.0, 448.0 / largest.abs()),
             CacheType::Q8_0 => {

@@ -37,6 +37,7 @@ pub fn support(
         let (family, name) = (case.family(), case.name());
         let serving: Vec<&CaseKernel> =
             kernels.iter().filter(|kernel| backend.serves(kernel, case)).collect();
+        // A case without kernels is listed too, as a gap.
         if !filter.lets_case(&name) && !serving.iter().any(|kernel| filter.lets(kernel, &name)) {
             continue;
         }

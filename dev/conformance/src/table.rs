@@ -29,13 +29,13 @@ fn floats_in_tiles(ty: TensorType) -> bool {
     has_tiles(ty) && !ty.is_quantized()
 }
 
-/// Input rows and columns for float tiles. They cover partial vectors, partial groups, several
-/// groups, and several parts of a row.
+/// Input rows and columns for float tiles.
+// They cover partial vectors, partial groups, several groups, and several parts of a row.
 const FLOAT_SIZES: [(usize, usize); 10] =
     [(1, 771), (2, 515), (3, 260), (4, 35), (7, 129), (8, 1027), (16, 128), (23, 2179), (64, 262), (512, 67)];
 
-/// Input rows and columns for formats with blocks of 256. The longest row exceeds the strip that is
-/// unpacked at a time in every format.
+/// Input rows and columns for formats with blocks of 256.
+// The longest row exceeds the strip that is unpacked at a time in every format.
 const PRODUCT_SIZES: [(usize, usize); 10] = [
     (1, 256),
     (2, 512),
@@ -49,12 +49,12 @@ const PRODUCT_SIZES: [(usize, usize); 10] = [
     (512, 256),
 ];
 
-/// Output rows: four full tiles and a partial one, which kernels process in groups of three and
-/// two.
+/// Output rows.
+// Four full tiles and a partial one, which kernels process in groups of three and two.
 const OUTPUTS: usize = 69;
 
 /// Input rows, columns and outputs of matmuls by strips of 256 outputs, 512 inputs and 1024 rows.
-/// Each dimension exceeds a strip in at least one case.
+// Each dimension exceeds a strip in at least one case.
 const STRIP_SIZES: [(usize, usize, usize); 3] = [(33, 1280, 300), (48, 512, 544), (1050, 768, 70)];
 
 /// Heads, latent, rope (0: attention without rope) and cached rows.
@@ -204,6 +204,7 @@ fn products() -> Vec<KernelCase> {
             let floats = layout == WeightLayout::Tiles && floats_in_tiles(weight);
             for (rows, long) in if floats { FLOAT_SIZES } else { PRODUCT_SIZES } {
                 let block = weight.block_len();
+                // Formats with short blocks get shorter rows, of at least three blocks.
                 let cols = if block == 256 || floats {
                     long
                 } else {

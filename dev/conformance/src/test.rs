@@ -98,6 +98,7 @@ struct CaseCheck<'c> {
 
 impl<'c> CaseCheck<'c> {
     fn new(backend: &'c dyn CaseBackend, case: &'c KernelCase) -> CaseCheck<'c> {
+        // One copy suffices: only measurements need several, to read operands from memory.
         let operands = case.operands(1);
         let truth = case.truth(&operands).flushing(backend.flushes());
         CaseCheck { backend, case, operands, truth, first: None }

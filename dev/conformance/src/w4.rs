@@ -249,6 +249,7 @@ impl W4Case {
     }
 
     pub(crate) fn bound(&self) -> ErrorBound {
+        // E4M3 scales are multiplied by the scale of the tensor, which rounds once more.
         let exact_scales = !matches!(self.scales, W4ScaleType::E4m3(_));
         let (error, reason) = match self.op {
             W4Op::Gemm(_) | W4Op::Fused(_) | W4Op::Striped(..) => {
@@ -319,6 +320,7 @@ impl W4Case {
             true => (0..k / 8 * n).map(|i| (i % n % 16) as u32 * 0x1111_1111).collect(),
             false => (0..k / 8 * n).map(|_| random.bits()).collect(),
         };
+        // Zero points are 0 to 16.
         let zeros: Vec<u8> = match (self.quant, self.extreme) {
             (W4Quant::Int4, true) => (0..groups).map(|i| (i % n % 17) as u8).collect(),
             (W4Quant::Int4, false) => (0..groups).map(|_| (random.bits() % 17) as u8).collect(),
@@ -336,6 +338,7 @@ impl W4Case {
                 (0..groups).map(|i| E8M0_EXTREMES[column(i) % E8M0_EXTREMES.len()]).collect(),
             ),
             (W4ScaleType::E8m0, false) => {
+                // 2^-7 to 1, so that sums stay in the range of f32.
                 ScaleCopies::E8m0((0..groups).map(|_| (120 + random.bits() % 8) as u8).collect())
             }
             (W4ScaleType::E4m3(tensor), true) => {
@@ -409,6 +412,8 @@ impl W4Case {
         let mut truth = ReferenceResults::default();
         for at in 0..self.shape.k * self.shape.n {
             let (value, scale) = operands.weight(self, at / self.shape.n, at % self.shape.n);
+            // Exact in f64: codes have at most 5 bits, and scales at most 28 (4 of E4M3, times 24
+            // of the tensor's scale).
             let exact = value * scale;
             let rounded = match self.op {
                 W4Op::DequantF16 => f64::from(nearest(CacheType::F16, exact as f32)),

@@ -4,8 +4,9 @@ use crate::case::KernelCase;
 use crate::w4::{W4Case, W4Op, W4Quant, W4Rounding, W4ScaleType};
 use latent_kernels::W4Shape;
 
-/// M, K, N and group size. They cover tails in every dimension, groups that split words, a single
-/// group, row, column and word.
+/// M, K, N and group size.
+// They cover tails in every dimension, groups that split words, a single group, row, column and
+// word.
 const SIZES: [(usize, usize, usize, usize); 12] = [
     (1, 8, 1, 8),
     (1, 512, 37, 32),
@@ -76,6 +77,7 @@ pub(crate) fn cases() -> Vec<KernelCase> {
                 }
             }
             for op in DECODED {
+                // One word per column suffices: neighbouring columns cover all codes.
                 let shape = W4Shape { k: 8, group: 8, ..shape };
                 cases.push(W4Case { op, quant, scales, rows: 0, shape, extreme: true });
             }

@@ -138,10 +138,13 @@ impl GpuLatentJob {
         operands: &LatentOperands,
     ) -> Result<GpuLatentJob, BackendError> {
         let LatentCase { heads, latent, rope, rows, .. } = *case;
+        // In latent space, the first part of a query and a result are as wide as a latent.
         let shape = shape(heads, latent, (latent, rope, latent));
         let shaders = LatentAttention::new(device, &shape, &latents(case), case.cache, None)?;
+        // Word 0 is the factor on scores of all queries: `record` passes this offset.
         let mut words = StepWords(vec![SCALE.to_bits()]);
         let mut tasks = Vec::new();
+        // Each part of the tables belongs to one copy of the cached rows.
         for table in operands.tables().chunks(rows.div_ceil(KV_BLOCK)) {
             let blocks = words.add(table.iter().copied());
             tasks.push(words.tasks((heads, QUERIES), blocks, (rows - 1, rows)));
@@ -237,6 +240,7 @@ impl GpuExpandedJob {
                 &float_bytes(&rows),
             )?,
             shader,
+            // A maximum and a sum in f32 for each query of the only head.
             states: Buffer::new(device, "states", 8 * queries as u64)?,
             case: *case,
             tasks,

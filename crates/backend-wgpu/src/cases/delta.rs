@@ -36,6 +36,7 @@ impl DeltaJob {
         chunked: bool,
     ) -> Result<DeltaJob, GpuError> {
         let (rows, width) = (case.rows, case.width);
+        // Drafted rows run one after the other, other rows in chunks.
         let state = SpanState { from: None, to: 0, kept: Vec::new(), drafted: !chunked };
         let span = SeqSpan {
             rows: 0..rows,

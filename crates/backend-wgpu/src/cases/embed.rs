@@ -12,9 +12,10 @@ use latent_conformance::{RowCase, RowOp, RowOperands};
 use latent_types::{TensorType, WeightLayout};
 use std::sync::Arc;
 
-/// Whether decoded rows are exact, as the table demands. If a format adds a minimum to each weight,
-/// a device may fuse the product and the sum, and round once instead of twice.
+/// Whether decoded rows are exact, as the table demands.
 pub(super) fn serves(ty: TensorType, stored: WeightLayout) -> bool {
+    // If a format adds a minimum to each weight, a device may fuse the product and the sum, and
+    // round once instead of twice.
     stored == WeightLayout::Rows && layout(ty).is_some_and(|layout| !layout.adds())
 }
 

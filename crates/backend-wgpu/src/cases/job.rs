@@ -42,9 +42,9 @@ impl KernelJob for GpuJob {
         let _ = self.call(copy);
     }
 
-    /// Submits all runs in one list of commands, so that the time of submitting is not measured for
-    /// each.
     fn time(&mut self, copies: Range<usize>) -> Result<f64, String> {
+        // One list of commands for all runs, so that the time of submitting is not measured for
+        // each.
         let seconds = self.recorded(copies).and_then(Commands::seconds);
         seconds.map_err(|error| error.to_string())
     }

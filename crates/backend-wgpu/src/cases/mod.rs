@@ -213,6 +213,8 @@ impl GpuCaseBackend {
         let variants = self.kernels.get(kernel.id).and_then(|kernel| kernel.variants);
         let products = match variants {
             Some(variants) => ProductContext::with(device, variants),
+            // The table's bounds for f32 inputs hold in exact precision only: default precision may
+            // quantize inputs.
             None => ProductContext::new(device, Precision::Exact),
         };
         match (case, operands) {
@@ -271,6 +273,7 @@ impl CaseBackend for GpuCaseBackend {
     }
 
     fn flushes(&self) -> bool {
+        // WGSL allows devices to flush subnormal numbers.
         true
     }
 

@@ -48,6 +48,7 @@ impl GpuW4Job {
         let shape = W4WeightShape { k: case.shape.k, n: case.shape.n, group: case.shape.group };
         let (results, slices) = match case.op {
             W4Op::DequantF32 => (shape.k * shape.n, 0),
+            // Rows are whole words, of two f16 each.
             W4Op::DequantF16 => (shape.k * shape.n.div_ceil(2), 0),
             W4Op::Striped(_, slices) => (case.rows * shape.n, slices),
             _ => (case.rows * shape.n, 0),
@@ -94,6 +95,7 @@ impl RecordedJob for GpuW4Job {
     fn record(&self, commands: &mut Commands, copy: usize) -> Result<(), GpuError> {
         let W4WeightShape { k, n, .. } = self.shape;
         let (x, y) = (BufferRows::new(&self.x, k), BufferRows::new(&self.y, n));
+        // Cases that only add partial sums have no weights: the divisor must not be 0.
         let weight = self.weights.get(copy % self.weights.len().max(1));
         match (self.op, weight) {
             (W4Op::Fused(_), Some(weight)) => fused(commands, weight, &x, &y, self.rows),

@@ -76,6 +76,7 @@ impl GemmShader {
             // The next step overwrites the tiles, which all threads must have read before.
             source.push_str("    workgroupBarrier();\n  }\n");
         }
+        // Tiles of f16 hold weights times this factor: see `halves` in `gemm.wgsl`.
         let back = if self.form == GemmForm::F16 { " / WEIGHT_FACTOR" } else { "" };
         for i in 0..PER_THREAD {
             let _ = write!(

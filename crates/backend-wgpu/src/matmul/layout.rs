@@ -156,6 +156,7 @@ const fn signed(at: usize) -> BlockQuants {
 }
 
 /// The table of Q1_0: a set bit is 1, a clear bit is −1.
+// One bit indexes only the first two entries.
 const SIGNS: [i8; 16] = [-1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 const fn float(ty: TensorType, float: PlainFloat) -> BlockLayout {
@@ -246,6 +247,8 @@ pub const LAYOUTS: [BlockLayout; 30] = [
         OctetScales::SplitSixBit,
         &[("D_AT", 0), ("UPPER_AT", 2), ("SCALES_AT", 4), ("SUB_BLOCK", 32)],
     ),
+    // E2M1 has halves (0.5, 1.5), so the tables of integers have doubled values and the scales are
+    // halved.
     row(TensorType::MXFP4, table(BitPlane::new(1, 4, 32), e2m1::DOUBLED), OctetScales::E8m0, &[("D_AT", 0)]),
     row(
         TensorType::NVFP4,
@@ -256,6 +259,8 @@ pub const LAYOUTS: [BlockLayout; 30] = [
     row(TensorType::TQ1_0, BlockQuants::Ternary, OctetScales::Half, &[("D_AT", 52)]),
     row(TensorType::TQ2_0, plane(BitPlane::new(0, 2, 128), 1), OctetScales::Half, &[("D_AT", 64)]),
     grid(TensorType::IQ1_S, GridCodebook::Iq1S, &[("D_AT", 0), ("INDEX_AT", 2), ("UPPER_AT", 34)]),
+    // Without `D_AT`: the four words of scales have the f16 scale of the block in their upper four
+    // bits each.
     grid(TensorType::IQ1_M, GridCodebook::Iq1M, &[("INDEX_AT", 0), ("UPPER_AT", 32), ("SCALES_AT", 48)]),
     grid(TensorType::IQ2_XXS, GridCodebook::Iq2Xxs, &[("D_AT", 0), ("INDEX_AT", 2)]),
     grid(TensorType::IQ2_XS, GridCodebook::Iq2Xs, &[("D_AT", 0), ("INDEX_AT", 2), ("SCALES_AT", 66)]),
@@ -280,6 +285,7 @@ pub fn layout(ty: TensorType) -> Option<&'static BlockLayout> {
 impl BlockLayout {
     /// Elements per block, or 8 for plain formats.
     pub fn block_len(&self) -> usize {
+        // Shaders count in octets, so that eight elements of a plain format are one block for them.
         self.ty.block_len().max(OCTET)
     }
 
@@ -296,6 +302,7 @@ impl BlockLayout {
     /// bytes only without the scale.
     pub fn odd_scale(&self) -> Option<(usize, usize)> {
         let at = self.fields.iter().find(|(name, _)| *name == "D_AT")?.1;
+        // Q8_K has an f32 scale, but its blocks of 292 bytes are whole words with it.
         let bytes = if self.scales == OctetScales::E8m0 { 1 } else { 2 };
         // Shaders load whole words: without the scale, every block begins at one.
         (!self.word_blocks()).then_some((bytes, at))
@@ -350,6 +357,7 @@ impl BlockLayout {
                 QuantEncoding::Unsigned { zero } => all.push(("ZERO", zero)),
                 QuantEncoding::Signed => {}
                 QuantEncoding::Table(values) => {
+                    // Sixteen i8 are four words. Constants need no binding, unlike codebooks.
                     const NAMES: [&str; 4] = ["TABLE_0", "TABLE_1", "TABLE_2", "TABLE_3"];
                     for (name, four) in NAMES.into_iter().zip(values.chunks_exact(4)) {
                         let word = u32::from_le_bytes(std::array::from_fn(|i| four[i] as u8));

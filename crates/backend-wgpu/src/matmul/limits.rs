@@ -18,6 +18,7 @@ pub(super) fn refused(device: &Device, problem: String) -> GpuError {
 /// the maximum of one dimension, the first and the third are used: shaders compute `group.x +
 /// group.z * groups.x`.
 pub(super) fn folded(count: usize, rows: usize, device: &Device) -> Result<[u32; 3], GpuError> {
+    // At least 1, since `count` may be 0 and is divided by this.
     let across = count.clamp(1, GRID_WIDTH);
     let down = count.div_ceil(across);
     if rows > GRID_WIDTH || down > GRID_WIDTH {

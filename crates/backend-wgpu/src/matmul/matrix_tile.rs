@@ -9,8 +9,9 @@ pub(super) const MATRICES: &str = include_str!("wgsl/gemm_matrices.wgsl");
 
 const SUBGROUPS: usize = CoopMatrix::SUBGROUPS;
 
-/// Padding elements between two rows of a tile. With 8, rows begin at multiples of 16 bytes, and
-/// four consecutive rows begin in different memory banks.
+/// Padding elements between two rows of a tile.
+// With 8, rows begin at multiples of 16 bytes, and four consecutive rows begin in different memory
+// banks.
 const GAP: usize = 8;
 
 #[derive(Clone, Copy)]
@@ -67,6 +68,8 @@ impl MatrixTile {
     pub(super) fn multiply(&self, source: &mut String, buffer: &str) {
         let (_, [high, wide]) = self.grid();
         source.push_str("    for (var k = 0u; k < TILE_INPUTS; k += SIDE) {\n");
+        // In naga, the suffix T means row-major. Weights have a row per output too, and are loaded
+        // column-major, so that the product is with their transpose.
         for i in 0..high {
             let at = format!("({buffer} * TILE_ROWS + top + {i}u * SIDE) * STRIDE + k");
             let _ = writeln!(source, "      let a_{i} = coopLoadT<Rows>(&x_tile[{at}], STRIDE);");

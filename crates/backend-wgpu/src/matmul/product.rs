@@ -41,11 +41,12 @@ pub(crate) struct WeightSlice {
     pub(crate) transposed: bool,
 }
 
-/// Maximum outputs of a product whose workgroups quantize inputs by themselves. With more outputs,
-/// many workgroups would repeat that work.
+/// Maximum outputs of a product whose workgroups quantize inputs by themselves.
+// With more outputs, many workgroups would repeat that work.
 const MAX_QUANTIZING_OUTPUTS: usize = 32768;
 
-/// Rows per workgroup of a transposed product. Each row takes registers for eight outputs.
+/// Rows per workgroup of a transposed product.
+// Each row takes registers for eight outputs.
 const TRANSPOSED_ROWS: [usize; 3] = [1, 2, 4];
 
 /// The parameters that all kernels share, in the order of `Params` in `wgsl/head.wgsl`.
@@ -213,6 +214,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
         let shader = ProductShader { format, kernel, storage, inputs, block_scales, keep };
         let pipeline = self.weight.pipeline(&self.device, &shader)?;
         let mut bindings = Vec::new();
+        // Binding 0 has the parameters, which `Commands::call` adds.
         for slot in shader.slots().into_iter().skip(1) {
             let binding = match slot {
                 BindingSlot::Weight => Some(ShaderBinding::from(&chunk.buffer)),
@@ -301,6 +303,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
             let params = ProductParams { rows: (rows.start, rows.len()), ..params };
             self.call((kernel, inputs), chunk, params, &bound, groups)?;
         }
+        // After the calls: the blocks are valid only directly after the last one.
         self.keep(quantized.as_ref());
         Ok(())
     }
@@ -323,6 +326,7 @@ impl<'c, 'w> WeightProduct<'c, 'w> {
 /// Cuts rows into calls. A workgroup computes `each` rows of one slot, and the workgroups of a call
 /// must fit one dimension.
 fn calls(rows: &Range<usize>, slots: usize, each: usize) -> impl Iterator<Item = Range<usize>> {
+    // At least one row per call. `folded` refuses more slots than a dimension has workgroups.
     let (end, max_rows) = (rows.end, (GRID_WIDTH / slots).max(1) * each);
     rows.clone().step_by(max_rows).map(move |first| first..end.min(first + max_rows))
 }

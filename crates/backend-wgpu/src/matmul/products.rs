@@ -164,15 +164,16 @@ impl ProductContext {
         Ok(Some(QuantizedItems { items, source }))
     }
 
-    /// Records that the last call was a product of these items. Products do not write to the buffer
-    /// of their inputs, so a directly following product can use the same blocks.
+    /// Records that the last call was a product of these items.
     pub(super) fn keep(&self, commands: &Commands, items: &QuantizedItems) {
+        // Products do not write to the buffer of their inputs, so a directly following product can
+        // use the same blocks.
         let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
         there.holds = Some((items.source.clone(), commands.end()));
     }
 
     /// The buffer with at least `bytes` bytes, and whether it holds these inputs at this end of a
-    /// list. Recorded calls keep a replaced buffer alive.
+    /// list.
     fn room(
         &self,
         bytes: u64,
@@ -181,9 +182,12 @@ impl ProductContext {
     ) -> Result<(ShaderBinding, bool), GpuError> {
         let mut there = self.quantized.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(buffer) = there.buffer.as_ref().filter(|buffer| buffer.bytes() >= bytes) {
+            // Only directly after that product: any later call may have written other inputs to the
+            // same place.
             let holds = there.holds.as_ref().is_some_and(|(held, at)| held == source && *at == end);
             return Ok((ShaderBinding::from(buffer), holds));
         }
+        // Recorded calls keep the replaced buffer alive.
         let made = Buffer::new(&self.device, &quantized(), bytes)?;
         let binding = ShaderBinding::from(&made);
         *there = QuantizedBuffer { buffer: Some(made), holds: None };

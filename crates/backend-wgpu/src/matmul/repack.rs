@@ -9,11 +9,11 @@ use super::layout::BlockLayout;
 use crate::buffers::Buffer;
 use crate::error::GpuError;
 
-/// Blocks per piece: 256 KiB to 3.3 MiB. A multiple of four, so that the scales of a piece are
-/// whole words.
+/// Blocks per piece: 256 KiB to 3.3 MiB.
+// A multiple of four, so that the scales of a piece are whole words, even those of one byte.
 const PIECE_BLOCKS: usize = 16 << 10;
 
-/// Number of pieces after which the upload waits, so that the driver frees its copies.
+/// Number of pieces after which the upload waits.
 const PIECES: usize = 8;
 
 /// Offset of the scales of `blocks` blocks: they follow the other bytes of all blocks.
@@ -47,6 +47,8 @@ pub(super) fn write(
         buffer.write(what, places.1 as u64, &scales)?;
         places = (places.0 + rest.len(), places.1 + scales.len());
         if number % PIECES == PIECES - 1 {
+            // wgpu uploads pending writes with a submission. Waiting then frees the driver's copies
+            // of them.
             buffer.device().queue.submit([]);
             buffer.device().wait()?;
         }

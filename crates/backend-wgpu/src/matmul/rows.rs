@@ -29,6 +29,7 @@ impl BufferRows {
     /// The address of the rows as items with `slots` slots per row.
     fn place(&self, commands: &Commands, slots: usize, slot_stride: usize) -> Result<RowAddress, GpuError> {
         let word = |value: usize| u32::try_from(value).map_err(|_| too_large(commands.device(), value));
+        // With a slot stride of 0, all slots of an item share one row.
         let row = if slot_stride == 0 { self.stride } else { self.stride.saturating_mul(slots) };
         let address = [word(self.first)?, word(row)?, word(slot_stride)?];
         Ok(RowAddress { binding: self.binding.clone(), address })

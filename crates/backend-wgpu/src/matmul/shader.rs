@@ -89,6 +89,7 @@ impl ProductShader {
             }
             ProductShaderKind::Gemm { tile, sorted, form } => {
                 let form = match form {
+                    // The suffix of the inputs distinguishes integers from f32.
                     GemmForm::F32 | GemmForm::Integers => "",
                     GemmForm::F16 => "_f16",
                     GemmForm::Matrices(_) => "_matrices",
@@ -141,6 +142,7 @@ impl ProductShader {
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> Option<String> {
         let layout = self.layout()?;
         let mut source = String::new();
+        // WGSL allows directives only before all declarations.
         match self.kernel {
             ProductShaderKind::Gemm { form: GemmForm::F16, .. } => source.push_str("enable f16;\n"),
             ProductShaderKind::Gemm { form: GemmForm::Matrices(matrix), .. } => {
@@ -230,6 +232,8 @@ fn transposed(source: &mut String, rows: usize) {
     source.push_str(ENTRY);
     source.push_str(section(ACROSS, "begin"));
     for r in 0..rows {
+        // Rows after the last one repeat it, so that loads stay inside the input. `reduce` does not
+        // store their results.
         let _ = writeln!(source, "  let row_{r} = input_row(min(batch + {r}u, p.rows - 1u), slot);");
         let _ = writeln!(source, "  var sum_{r} = Octet(vec4<f32>(0.0), vec4<f32>(0.0));");
     }

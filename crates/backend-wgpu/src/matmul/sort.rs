@@ -37,14 +37,16 @@ fn tiles(pairs: usize, experts: usize, tile: GemmTile) -> usize {
 }
 
 /// Maximum pairs whose tiles fit one dimension of a call, for every tile size.
+// The smallest tile needs the most tiles: `pairs / rows`, and one partly filled tile per expert.
 pub(crate) const MAX_PAIRS: usize = (GRID_WIDTH - MAX_EXPERTS) * GEMM[0].rows;
 
 /// (row, slot) pairs, sorted by their matrix.
 pub(crate) struct SortedItems {
     pub(super) order: ShaderBinding,
     pub(super) tiles: ShaderBinding,
-    /// Maximum number of tiles. The host does not know the actual number, so calls have a workgroup
-    /// for each possible tile, and unused tiles have 0 rows.
+    /// Maximum number of tiles.
+    // The host does not know the actual number, so calls have a workgroup for each possible tile,
+    // and unused tiles have 0 rows.
     pub(super) count: usize,
     pub(super) tile: GemmTile,
 }

@@ -9,11 +9,6 @@ use std::fmt::Write;
 const BANKS: usize = 32;
 
 /// The layout of the rows of two tiles, of inputs and of weights.
-///
-/// Neighbouring threads read the same unit of neighbouring rows. The length of a row divides or
-/// equals the number of banks, so these units would be in the same banks. Therefore the units of a
-/// row are permuted (XOR with a number that depends on the row), differently in each of the rows
-/// that begin in the same bank. Padding would take more memory.
 #[derive(Clone, Copy)]
 pub(super) struct TileOrder {
     /// Units per row. A unit is read and written at once.
@@ -32,6 +27,10 @@ impl TileOrder {
 
     /// Appends constants and the function `unit_at(row, unit)`.
     pub(super) fn head(self, source: &mut String) {
+        // Neighbouring threads read the same unit of neighbouring rows. The length of a row divides
+        // or equals the number of banks, so these units would be in the same banks. Therefore the
+        // units of a row are permuted (XOR with a number that depends on the row), differently in
+        // each of the rows that begin in the same bank. Padding would take more memory.
         constants(source, [("ROW_UNITS", self.units), ("ALIKE_ROWS", self.shift())]);
         source.push_str(
             "

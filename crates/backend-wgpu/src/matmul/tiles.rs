@@ -27,8 +27,8 @@ pub(crate) const MAX_GEMV_ROWS: usize = GEMV_ROWS[GEMV_ROWS.len() - 1];
 /// Minimum octets per row for [`GEMV_WIDE`]: two per lane.
 const WIDE_OCTETS: usize = 128;
 
-/// Maximum iterations of a lane that are a constant of the shader, so that drivers can unroll the
-/// loop.
+/// Maximum iterations of a lane that are a constant of the shader.
+// With a constant, drivers can unroll the loop.
 const MAX_TURNS: usize = 16;
 
 impl GemvTile {
@@ -75,6 +75,7 @@ pub struct GemmTile {
 pub const PER_THREAD: usize = 4;
 
 /// Tiles of a GEMM, in ascending order of rows.
+// The largest takes the 16 KiB of workgroup memory that every device has.
 pub const GEMM: [GemmTile; 3] = [
     GemmTile { rows: 16, outputs: 64, inputs: 32 },
     GemmTile { rows: 32, outputs: 64, inputs: 32 },
@@ -98,6 +99,7 @@ pub const TRANSPOSED: TransposedTile = TransposedTile { octets: 8, lanes: 8 };
 pub const GATHER_THREADS: usize = 64;
 
 /// Threads of the single workgroup that sorts rows by expert.
+// The most that WebGPU guarantees.
 pub const SORT_THREADS: usize = 256;
 
 /// Maximum number of experts of a layer, which the shaders' workgroup memory holds.

@@ -220,6 +220,7 @@ impl DeviceWeight {
         match self.gemm_form() {
             GemmForm::Integers => Arithmetic::Int8,
             GemmForm::Matrices(matrix) if matrix.f16 => Arithmetic::F16,
+            // Tiles of f16 are multiplied and added in f32.
             GemmForm::F32 | GemmForm::F16 | GemmForm::Matrices(_) => Arithmetic::F32,
         }
     }
@@ -261,10 +262,10 @@ fn codebook_words<const W: usize, const N: usize>(rows: &[[i8; W]; N]) -> Vec<u3
     bytes.chunks_exact(4).map(|four| u32::from_le_bytes([four[0], four[1], four[2], four[3]])).collect()
 }
 
-/// The codebook of a format, four values per word. Rows have two words, or one in IQ3. Shaders read
-/// it from a buffer, since a driver may copy a constant array of that size into the memory of every
-/// thread.
+/// The codebook of a format, four values per word. Rows have two words, or one in IQ3.
 pub fn codebook(layout: &BlockLayout) -> Option<Vec<u32>> {
+    // Shaders read the codebook from a buffer, since a driver may copy a constant array of that
+    // size into the memory of every thread.
     let BlockQuants::Grid(grid) = layout.quants else { return None };
     Some(match grid {
         GridCodebook::Iq1S | GridCodebook::Iq1M => codebook_words(&grids::IQ1),

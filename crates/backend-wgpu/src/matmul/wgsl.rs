@@ -18,12 +18,15 @@ pub(super) fn section(text: &'static str, name: &str) -> &'static str {
         }
         rest = after;
     }
+    // A misspelt name gives a shader that calls undefined functions. The tests translate every
+    // shader, and fail for it.
     ""
 }
 
 /// Appends constants of type u32.
 pub(super) fn constants<'n>(source: &mut String, all: impl IntoIterator<Item = (&'n str, usize)>) {
     for (name, value) in all {
+        // Writing to a `String` cannot fail, here and below.
         let _ = writeln!(source, "const {name}: u32 = {value}u;");
     }
 }
@@ -60,7 +63,10 @@ fn plane_bytes(plane: &BitPlane, name: &str) -> String {
     match (plane.width(), plane.bits) {
         (1, 1) => format!("one_bit_plane(block, octet, {name}_AT)"),
         (1, 2) => format!("two_bit_plane(block, octet, {name}_AT)"),
+        // Quants of eight bits are bytes in the order of the elements already.
         (1, _) => format!("words_at(block + {name}_AT + octet * 8u)"),
+        // Wider spans have at least eight bytes, so that an octet is in eight consecutive bytes,
+        // all at the same bit.
         _ => format!("wide_plane(block, octet, {name}_AT, {name}_BITS, {name}_SPAN, {name}_WIDTH)"),
     }
 }
@@ -70,6 +76,7 @@ fn octet_bytes(low: &BitPlane, high: Option<&BitPlane>) -> String {
     let bytes = plane_bytes(low, "LOW");
     match high {
         None => bytes,
+        // Both planes are masked, so that their bits do not overlap.
         Some(high) => format!("{bytes} | ({} << vec2<u32>(LOW_BITS))", plane_bytes(high, "HIGH")),
     }
 }
@@ -108,6 +115,8 @@ pub(super) fn integer_decoder(source: &mut String, layout: &BlockLayout, inputs:
     let BlockQuants::Planes { low, high, meaning } = &layout.quants else { return };
     let quants = octet_bytes(low, high.as_ref());
     let signed = match meaning {
+        // Integers without a zero point have fewer than eight bits, or are signed: their bytes are
+        // i8 already.
         QuantEncoding::Unsigned { zero: 0 } | QuantEncoding::Signed => "quants",
         QuantEncoding::Unsigned { .. } => "vec2<u32>(less_zero(quants.x), less_zero(quants.y))",
         QuantEncoding::Table(_) => "vec2<u32>(table_bytes(quants.x), table_bytes(quants.y))",

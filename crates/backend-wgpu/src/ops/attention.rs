@@ -10,8 +10,8 @@ use crate::values::{ShaderOperand, ValueBuffer, internal};
 use latent_backend::{BackendError, Batch};
 use latent_graph::ir::{AttentionPath, KvLayerKind, Node};
 
-/// Maximum rows of a step whose KV ranges are cut into splits. More rows keep the device busy
-/// without splits.
+/// Maximum rows of a step whose KV ranges are cut into splits.
+// More rows keep the device busy without splits.
 const SPLIT_ROWS: usize = 16;
 
 /// Attention of all heads to one cached row per token. The row's first elements are also the value.

@@ -104,9 +104,9 @@ struct StoreShaderText {
 }
 
 impl StoreShaderText {
-    /// Whether a workgroup stores a whole row, because scales and norms depend on all of its
-    /// elements.
+    /// Whether a workgroup stores a whole row.
     fn by_rows(self, ty: CacheType) -> bool {
+        // Scales and norms depend on all elements of a row.
         self.norm || ty == CacheType::Int8
     }
 
@@ -193,6 +193,7 @@ impl RowStoreShader {
         let kv = run.kv.layer(run.first_kv_layer + self.kv_layer);
         let mut bindings: Vec<(u32, ShaderBinding)> =
             vec![(1, run.step_buffer.into()), (2, kv.into()), (3, run.bind(&x)), (4, run.bind(&k))];
+        // Shaders without `v`, or without a norm, do not declare these bindings.
         bindings.extend(v.as_ref().map(|v| (5, run.bind(v))));
         bindings.extend(self.gain.as_ref().map(|gain| (6, (&gain.buffer).into())));
         let mut params = vec![rows.start as u32, rows.len() as u32, run.step.slots, run.step.angles];
@@ -285,6 +286,7 @@ fn widths(sizes: &ScratchLimits<'_>) -> [usize; 2] {
 
 /// Number of rows whose keys and values fit scratch memory.
 fn rows_at_once(sizes: &ScratchLimits<'_>) -> usize {
+    // At least 1, since it is a divisor.
     let row = 4 * widths(sizes).into_iter().fold(1, usize::max) as u64;
     let rows = usize::try_from(sizes.scratch.min(sizes.max_buffer) / row).unwrap_or(usize::MAX);
     rows.clamp(1, sizes.rows())
@@ -300,6 +302,7 @@ pub(super) fn needs(sizes: &ScratchLimits<'_>) -> ([u64; SCRATCHES], usize) {
 /// cache[position] ← per head [W_UK latent | rotated key | W_UV latent].
 pub(super) fn expanded(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperation>, BackendError> {
     let a = compiler.config.attention;
+    // Files have either `kv_b`, or `k_b` and `v_b`.
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("expanded_store without W_UK and W_UV".into());
     };

@@ -181,6 +181,7 @@ fn delta_rule(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperati
     let input = |i| compiler.cut(compiler.input(node, i)?, width);
     let inputs = [input(0)?, input(1)?, input(2)?, input(3)?];
     let beta = flat(compiler, compiler.input(node, 4)?)?;
+    // As in `in_place`, a buffer cannot be bound for reading and for writing.
     if inputs.iter().chain([&beta]).any(|x| x.home == y.home) {
         return internal("the delta rule reads and writes one buffer".into());
     }

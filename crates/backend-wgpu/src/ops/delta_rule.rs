@@ -12,8 +12,9 @@ use crate::shader::{Shader, ShaderConstant};
 use crate::state_runs::{CHUNK_WORDS, DELTA_CHUNK, DeltaRound, NO_SLOT, RUN_WORDS, SPAN_WORDS};
 use std::sync::Arc;
 
-/// Maximum head width. The rows of a head and some columns of its state must fit the 16 KiB of
-/// workgroup memory that every device has.
+/// Maximum head width.
+// The rows of a head and some columns of its state must fit the 16 KiB of workgroup memory that
+// every device has.
 pub(crate) const MAX_WIDTH: usize = 512;
 
 /// Maximum elements of a state per workgroup: 8 KiB.

@@ -148,6 +148,7 @@ impl Elementwise {
             }
             SecondOperand::Weight(weight) => {
                 bindings.push((3, (&weight.buffer).into()));
+                // A vector has no rows: its index is the element within a row.
                 [0, 0, y.width, 1]
             }
         };

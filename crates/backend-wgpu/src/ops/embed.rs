@@ -98,6 +98,7 @@ pub(crate) fn rows(
                 let looked_up = rows.rows(weight, 0, token as usize..token as usize + 1)?;
                 made.extend(looked_up.into_iter().map(|x| x * scale as f32));
             }
+            // The device looks up these rows.
             InputRow::Token(_) => {}
             InputRow::Embedding(elements) => made.extend_from_slice(elements),
         }

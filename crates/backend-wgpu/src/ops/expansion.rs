@@ -27,7 +27,8 @@ const CACHE: &str = "
 @group(0) @binding(3) var<storage, read> cache: array<u32>;
 ";
 
-/// Maximum positions whose keys and values are expanded per pass. More are not faster.
+/// Maximum positions whose keys and values are expanded per pass.
+// More are not faster.
 const MAX_AT_ONCE: u64 = 4096;
 
 /// Attention to an expanded KV cache.
@@ -55,6 +56,7 @@ impl MultiPass for AttendHeads {
         tasks: TaskRange,
     ) -> Result<(), GpuError> {
         let kv = [ShaderBinding::from(run.kv.layer(run.first_kv_layer + self.kv_layer))];
+        // Cached keys need no expansion, so that one range has all of them.
         self.flash.record(run, tasks, &(0..tasks.kv_len), &kv);
         Ok(())
     }
@@ -174,6 +176,7 @@ fn widths(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> [usize; 3] {
 
 /// Positions per pass: whole KV blocks whose keys and values fit scratch memory.
 fn at_once(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> usize {
+    // At least 1, since it is a divisor.
     let widest = widths(sizes, rows).into_iter().fold(1, usize::max);
     let blocks = sizes.scratch.min(sizes.max_buffer) / (4 * widest as u64) / KV_BLOCK as u64;
     blocks.clamp(1, MAX_AT_ONCE / KV_BLOCK as u64) as usize * KV_BLOCK
@@ -183,6 +186,7 @@ fn at_once(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> usize {
 pub(super) fn needs(sizes: &ScratchLimits<'_>, rows: &KvLayer) -> ([u64; SCRATCHES], usize) {
     let [.., states] = flash::scratch(sizes);
     if rows.kind == KvLayerKind::Expanded {
+        // Keys and values are read from the cache itself.
         return ([0, 0, 0, states], 0);
     }
     let at_once = at_once(sizes, rows);
@@ -213,6 +217,7 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
         let flash = FlashAttention::new(compiler, node, KvSource::Cache, operands)?;
         return Ok(Box::new(AttendHeads { flash, kv_layer }));
     }
+    // Files have either `kv_b`, or `k_b` and `v_b`.
     let (Some(keys), Some(values)) = (slot(node, &["k_b", "kv_b"]), slot(node, &["v_b", "kv_b"])) else {
         return internal("attend_expanded without W_UK and W_UV".into());
     };

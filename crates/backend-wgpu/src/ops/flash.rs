@@ -64,6 +64,7 @@ const STATES: usize = 3;
 /// Bytes of scratch buffers.
 pub(super) fn scratch(sizes: &ScratchLimits<'_>) -> [u64; SCRATCHES] {
     let mut scratch = [0; SCRATCHES];
+    // A maximum and a sum in f32.
     scratch[STATES] = 8 * (sizes.rows() * sizes.config.attention.heads) as u64;
     scratch
 }

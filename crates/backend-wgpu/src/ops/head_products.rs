@@ -67,6 +67,7 @@ impl HeadProducts {
 
     /// The arithmetic of the products for `rows` rows.
     pub(super) fn arithmetic(&self, rows: usize) -> Arithmetic {
+        // Transposed products do not quantize inputs: see `WeightProduct::items`.
         if self.part.transposed { Arithmetic::F32 } else { self.weight.arithmetic(rows) }
     }
 

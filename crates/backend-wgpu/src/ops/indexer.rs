@@ -116,6 +116,8 @@ impl GpuOperation for IndexStoreShader {
             ];
             let mut params = vec![rows.start as u32, rows.len() as u32, run.step.slots, run.step.angles];
             params.extend(self.key.address());
+            // The parameters of `store_head.wgsl` for keys and values, which an index key does not
+            // have.
             params.extend([0; 5]);
             run.commands.call_numbered(&self.pipeline, bindings, &params, grid(rows.len(), 1));
         }

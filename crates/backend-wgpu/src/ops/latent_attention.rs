@@ -55,8 +55,9 @@ fn keep_state(row: u32, head: u32, split: u32, most: f32, total: f32) {
 const COMBINED_COLUMNS: usize = 64;
 /// Minimum cached rows per split: a tile of `attend.wgsl`.
 const MIN_SPLIT: usize = 32;
-/// Number of workgroups that keeps a device busy. It is also the maximum number of splits per task,
-/// which `combine_splits.wgsl` holds in workgroup memory.
+/// Number of workgroups that keeps a device busy.
+// It is also the maximum number of splits per task, which `combine_splits.wgsl` holds in workgroup
+// memory.
 const BUSY_WORKGROUPS: usize = 256;
 
 /// The shader of attention. `results` is [`WHOLE`], or [`PARTIAL`] for splits. `max_attended` is
@@ -173,9 +174,11 @@ impl LatentAttention {
         // Splits write sums that are not divided yet, because each split knows only its own maximum
         // and total. `combine` divides them.
         let (pipeline, (y, address)) = match splits {
+            // Partial results are addressed by `partial` in the shader.
             Some(_) => (&self.partial, (&buffers.partials, [0; 3])),
             None => (&self.whole, (&y.0, y.1)),
         };
+        // Without splits, one split has all rows.
         let LatentSplits { rows, count } = splits.unwrap_or(LatentSplits { rows: u32::MAX, count: 1 });
         let mut params = vec![tasks.at, *scales, rows, count];
         params.extend(q.1);

@@ -28,6 +28,7 @@ fn gate(x: f32) -> f32 { return x; }
 const SIGMOID: &str = "
 fn gate(x: f32) -> f32 { return 1.0 / (1.0 + exp(-x)); }
 ";
+// ln(1 + eˣ), in a form in which eˣ does not overflow for a large x.
 const SQRT_SOFTPLUS: &str = "
 fn gate(x: f32) -> f32 { return sqrt(max(x, 0.0) + log(1.0 + exp(-abs(x)))); }
 ";

@@ -67,9 +67,10 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Makes calls to the device. Their errors are reported later as uncaptured errors: waiting for
-/// them after every call would cost several round trips to the browser's GPU process.
+/// Makes calls to the device. Their errors are reported later as uncaptured errors.
 pub(crate) fn caught<T>(_device: &wgpu::Device, calls: impl FnOnce() -> T) -> (T, Option<wgpu::Error>) {
+    // Waiting for errors after every call would cost several round trips to the browser's GPU
+    // process.
     (calls(), None)
 }
 
@@ -88,8 +89,8 @@ fn all(queue: &wgpu::Queue) -> QueueSubmission {
     QueueSubmission(signal)
 }
 
-/// Waits until the device has completed a submission, or all if none is given. There is a timeout
-/// in the browser itself, which ends shaders that hang.
+/// Waits until the device has completed a submission, or all if none is given. The browser has a
+/// timeout of its own, which ends shaders that hang.
 pub(crate) fn done(
     _device: &wgpu::Device,
     queue: &wgpu::Queue,
@@ -100,8 +101,9 @@ pub(crate) fn done(
     suspend(&signal).ok_or(wgpu::PollError::Timeout)
 }
 
-/// The result of a callback that was registered before [`done`]. It need not be waited for: WebGPU
-/// resolves promises in order, so a buffer is mapped before the later `done` returns.
+/// The result of a callback that was registered before [`done`].
 pub(crate) fn received<T>(receiver: &mpsc::Receiver<T>) -> Option<T> {
+    // It need not be waited for: WebGPU resolves promises in order, so a buffer is mapped before
+    // the later `done` returns.
     receiver.try_recv().ok()
 }

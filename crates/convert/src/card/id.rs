@@ -69,6 +69,7 @@ impl IdParts {
         Some(IdParts {
             name: name.to_owned(),
             organization: owner
+                // A path such as `./NAME` has no owner.
                 .filter(|owner| !owner.is_empty() && !owner.starts_with('.'))
                 .map(str::to_owned),
             basename: joined(&|roles| roles.base).filter(|_| telling),
@@ -158,10 +159,12 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) 
         let unit = size.pop().unwrap_or_default();
         let counted = size.ends_with(|c: char| c.is_ascii_digit());
         let large = if counted { unit.to_ascii_uppercase() } else { unit };
+        // The unit's place in this text is its power of 1000.
         let power = " KMBT".find(large).unwrap_or(0) as i32;
         let meant = size.parse::<f64>().ok().map(|count| count * 1000f64.powi(power));
         let parameters = parameters as f64;
         // A number far from the model's own size is likely a context length (128k).
+        // The limit of 7/8 is that of the Python package.
         roles.finetune = meant
             .is_some_and(|meant| parameters > 0.0 && (meant - parameters).abs() > 7.0 * parameters / 8.0);
         roles.size = !roles.finetune;

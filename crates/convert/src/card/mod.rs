@@ -72,6 +72,7 @@ pub(crate) fn read(folder: &Path) -> Result<Option<String>, String> {
 /// The id of the model in a folder: the folder's name, or the repository's name if the folder is a
 /// snapshot in Hugging Face's cache.
 pub(crate) fn id_of(folder: &Path) -> String {
+    // A path such as `.` and a symbolic link do not have the name of the folder itself.
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
     let name =
         |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -147,6 +148,8 @@ impl GeneralMetadata {
     fn source(&mut self, prefix: &str, source: &str, parameters: u64) {
         let address = source.contains("://");
         let id = if address {
+            // Addresses of data sets have one part more (`datasets/OWNER/NAME`), and contain no id
+            // of a model.
             source.strip_prefix(HUB).filter(|id| id.split('/').count() == 2)
         } else {
             Some(source)
@@ -160,6 +163,7 @@ impl GeneralMetadata {
             }
         }
         if address {
+            // No effect if the id has given an address already.
             self.add(&format!("{prefix}.repo_url"), source.to_owned());
         }
     }
@@ -218,6 +222,7 @@ pub(crate) fn of_metadata(metadata: &Metadata) -> Result<Option<String>, Convert
     for (key, names) in LISTS {
         add_list(&mut lines, names[0], &list(key)?);
     }
+    // No list can be derived from an id.
     worth |= lines.iter().any(|line| line.starts_with("- "));
     Ok(worth.then(|| format!("---\n{}\n---\n", lines.join("\n"))))
 }

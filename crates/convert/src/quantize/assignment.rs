@@ -15,7 +15,8 @@ use regex_automata::meta::Regex;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Keys of a shard. They describe the source file, not the written one.
+/// Keys of a shard.
+// They describe the source file, not the written one.
 const OF_SHARDS: [&str; 3] = ["split.no", "split.count", "split.tensors.count"];
 
 /// The revision of the block formats that `general.quantization_version` names.
@@ -202,6 +203,7 @@ impl<'a> Assignment<'a> {
         for (number, tensors) in parts.into_iter().enumerate() {
             let mut writer = first.take().unwrap_or_default();
             if count > 1 {
+                // The integer types are those of llama-gguf-split.
                 writer.key("split.no", WriterValue::U16(number as u16));
                 writer.key("split.count", WriterValue::U16(count as u16));
                 writer.key("split.tensors.count", WriterValue::I32(bytes.len() as i32));
@@ -223,6 +225,7 @@ impl<'a> Assignment<'a> {
             // Copied as bytes: unknown keys and types survive.
             writer.key(key, WriterValue::Encoded(bytes.to_vec()));
         }
+        // Replaces the values that were copied above.
         writer.set_key("general.quantization_version", WriterValue::U32(QUANTIZATION_VERSION));
         writer.set_key("general.file_type", WriterValue::U32(self.mix.id()));
         if let Some(importances) = self.importances {
@@ -294,6 +297,7 @@ fn choose(
 /// Bytes of a tensor in a type whose block size divides its rows.
 fn bytes_of(shape: &[usize], ty: TensorType) -> u64 {
     let (columns, rows, matrices) = columns_rows_matrices(shape);
+    // Saturating, since shapes come from files.
     let rows = (rows as u64).saturating_mul(matrices as u64);
     rows.saturating_mul(ty.row_bytes(columns).unwrap_or(0) as u64)
 }

@@ -56,6 +56,7 @@ fn write(
     for one in collected {
         one.declare(&mut writer)?;
     }
+    // Each entry has two tensors, sums and counts, as `declare` adds them.
     writer.write(file, |index, out| collected[index / 2].write(index % 2 == 1, out))
 }
 

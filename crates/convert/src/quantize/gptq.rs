@@ -10,12 +10,13 @@ use latent_types::TensorType;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Number of cached factors. Threads hold further ones while they use them.
+/// Number of cached factors.
+// Threads hold further ones while they use them.
 pub(crate) const FACTORS_KEPT: usize = 4;
 
-/// Minimum number of input rows, as a fraction of the columns. With fewer, the Hessian has a low
-/// rank and says little about other inputs, so the search with importances is used. Rarely chosen
-/// experts are the usual case.
+/// Minimum number of input rows, as a fraction of the columns.
+// With fewer, the Hessian has a low rank and says little about other inputs, so the search with
+// importances is used. Rarely chosen experts are the usual case.
 const FEWEST_ROWS: f32 = 1.0 / 16.0;
 
 /// State of GPTQ rounding.

@@ -158,14 +158,14 @@ pub struct HessianGroup {
 }
 
 impl HessianGroup {
-    /// Groups weights whose sums of squares are bit-equal, because only weights with the same input
-    /// have that.
+    /// Groups weights whose sums of squares are bit-equal.
     pub fn of(collected: &[CollectedSums]) -> Vec<HessianGroup> {
         let mut sorted: Vec<&CollectedSums> = collected.iter().filter(|one| !one.counts.is_empty()).collect();
         // Sorted, so that groups and their first weights do not depend on the order of collection.
         sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));
         let mut groups: Vec<(&CollectedSums, HessianGroup)> = Vec::new();
         for one in sorted {
+            // Only weights with the same input have bit-equal sums.
             let same = groups.iter_mut().find(|(of, _)| of.counts == one.counts && of.sums == one.sums);
             match same {
                 Some((_, group)) => group.weights.push(one.tensor.clone()),

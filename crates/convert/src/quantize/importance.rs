@@ -10,15 +10,15 @@ use latent_types::TensorType;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Maximum file size. The largest models need some hundred megabytes: one value per column and
-/// expert.
+/// Maximum file size.
+// The largest models need some hundred megabytes: one value per column and expert.
 const MAX_BYTES: u64 = 4 << 30;
 
 /// Maximum length of a name in the older file format (`.dat`).
 const MAX_NAME: usize = 4096;
 
-/// Lower bound of an importance, relative to the mean of its matrix. A column with an importance of
-/// 0 could get any error.
+/// Lower bound of an importance, relative to the mean of its matrix.
+// A column with an importance of 0 could get any error.
 const FLOOR: f32 = 1e-5;
 
 /// Importances of a model.
@@ -47,6 +47,7 @@ impl Importances {
     /// Sets the path and checks the values.
     pub(crate) fn of_file(mut self, path: &Path) -> Result<Importances, ConvertError> {
         self.path = path.to_owned();
+        // Negated, so that NaN is refused too.
         if let Some((name, _)) =
             self.entries.iter().find(|(_, values)| values.iter().any(|v| !(v.is_finite() && *v >= 0.0)))
         {
@@ -78,6 +79,7 @@ impl Importances {
 
     /// Fingerprint of all names and values.
     pub(crate) fn fingerprint(&self) -> u64 {
+        // The map is sorted by name, so equal contents have equal fingerprints.
         self.entries.iter().fold(FNV_START, |hash, (name, values)| {
             values.iter().fold(fnv(hash, name.as_bytes()), |hash, value| fnv(hash, &value.to_le_bytes()))
         })
@@ -98,6 +100,7 @@ impl Importances {
     pub(crate) fn describe(&self, writer: &mut Writer) {
         let file = self.path.file_name().map(|name| name.to_string_lossy().into_owned());
         writer.set_key("quantize.imatrix.file", WriterValue::String(file.unwrap_or_default()));
+        // The key has one text, so that further data sets are omitted.
         if let Some(first) = self.datasets.first() {
             writer.set_key("quantize.imatrix.dataset", WriterValue::String(first.clone()));
         }

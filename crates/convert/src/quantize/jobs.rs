@@ -16,11 +16,12 @@ use std::path::{Path, PathBuf};
 /// Target number of weights per job, rounded to whole rows.
 pub(crate) const JOB_WEIGHTS: usize = 1 << 20;
 
-/// Target number of weights read at a time, rounded to whole rows. 64 KB of f32 stay in a core's
-/// cache.
+/// Target number of weights read at a time, rounded to whole rows.
+// 64 KB of f32 stay in a core's cache.
 const READ_TOGETHER: usize = 1 << 14;
 
-/// Rows read at a time for GPTQ. Each part of a factor is then read once for all of them.
+/// Rows read at a time for GPTQ.
+// Each part of a factor is then read once for all of them.
 const ROUNDED_TOGETHER: usize = 64;
 
 /// Consecutive rows of a tensor.
@@ -125,6 +126,7 @@ impl<'a> QuantizeWorker<'a> {
     ) -> Result<Vec<QuantErrorSums>, ConvertError> {
         let (columns, rows, matrices) = columns_rows_matrices(&assignment.tensors[tensor].shape);
         let unit = assignment.weights.rows_together(tensor);
+        // Rows can only be read in whole units.
         let first = row - row % unit;
         let mut numbers = std::mem::take(&mut self.numbers);
         numbers.resize(unit.min(rows * matrices - first) * columns, 0.0);
@@ -252,6 +254,7 @@ impl<'a> QuantizeWorker<'a> {
         tensor: usize,
         matrix: usize,
     ) -> Result<bool, ConvertError> {
+        // Normalized once per matrix, since the rows of a matrix follow each other.
         if self.importance.0 == Some((tensor, matrix)) {
             return Ok(!self.importance.1.is_empty());
         }
@@ -279,9 +282,10 @@ impl QuantErrorSums {
     }
 }
 
-/// Sums of one row in f64. Eight independent lanes let the compiler vectorize the sums, in an order
-/// that does not depend on the CPU.
+/// Sums of one row in f64.
 fn errors(old: &[f32], new: &[f32], weights: Option<&[f32]>) -> QuantErrorSums {
+    // Eight independent lanes let the compiler vectorize the sums, in an order that does not depend
+    // on the CPU.
     const LANES: usize = 8;
     let (mut errors, mut squares) = ([0f64; LANES], [0f64; LANES]);
     let mut add = |l: usize, old: f32, new: f32, weight: f32| {

@@ -212,6 +212,7 @@ impl MergedTerm {
                 let inputs = self.a.len() / rank;
                 for (n, sum) in sums.iter_mut().enumerate() {
                     let b = &self.b[(matrix * (nope + v) + n) * rank..][..rank];
+                    // `fits` has checked the shapes, so the default is never used.
                     let term = b.iter().enumerate().map(|(k, b)| {
                         f64::from(*b) * f64::from(self.a.get(k * inputs + row).copied().unwrap_or(0.0))
                     });

@@ -120,6 +120,7 @@ mod tests {
             let factor = HessianFactor::new(&triangle, columns, group, options).unwrap();
             let bytes = 3 * ty.row_bytes(columns).unwrap();
             let (mut here, mut portable) = (vec![0; bytes], vec![1; bytes]);
+            // Different bytes at first, so that a byte that is not written is a difference.
             round_rows(ty, &factor, &rows, &mut GptqRows::default(), &mut here).unwrap();
             gptq::quantize_rows(ty, &factor, &rows, &mut portable).unwrap();
             assert!(here == portable, "{ty}");
@@ -136,6 +137,7 @@ mod tests {
         for ty in TensorType::all().filter(|ty| latent_quant::can_quantize(*ty)) {
             let bytes = ty.row_bytes(512).unwrap();
             for importance in [None, Some(&importance[..])] {
+                // Different bytes at first, so that a byte that is not written is a difference.
                 let (mut here, mut portable) = (vec![0; bytes], vec![1; bytes]);
                 quantize_row(ty, &numbers, importance, &mut here).unwrap();
                 latent_quant::quantize(ty, &numbers, importance, &mut portable).unwrap();

@@ -212,9 +212,11 @@ fn hull(mut choices: Vec<TypeChoice>) -> Vec<TypeChoice> {
     choices.sort_by(|a, b| a.bytes.cmp(&b.bytes).then(a.error.total_cmp(&b.error)));
     let mut hull: Vec<TypeChoice> = Vec::new();
     for choice in choices {
+        // A choice that takes more bytes without a smaller error is never optimal.
         if hull.last().is_some_and(|last| choice.bytes == last.bytes || choice.error >= last.error) {
             continue;
         }
+        // Along the hull, the gain per byte must decrease.
         while let [.., a, b] = hull[..] {
             if gain(&a, &b) > gain(&b, &choice) {
                 break;

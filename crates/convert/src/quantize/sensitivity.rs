@@ -6,8 +6,9 @@ use crate::quantize::assignment::Assignment;
 use crate::quantize::search::{TypeChoice, TypeMeasurements};
 use latent_types::TensorType;
 
-/// Relative squared error of a trial: large enough to exceed the rounding noise, small enough that
-/// the divergence is proportional to it.
+/// Relative squared error of a trial.
+// Large enough to exceed the rounding noise, small enough that the divergence is proportional to
+// it.
 const TRIED_ERROR: f64 = 0.01;
 
 /// The tensors of one name in all layers, such as `ffn_down_exps.weight`.

@@ -14,14 +14,16 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-/// Maximum number of pieces that a thread may be ahead of the file. It bounds the memory.
+/// Maximum number of pieces that a thread may be ahead of the file.
+// It bounds the memory for finished pieces.
 const AHEAD: usize = 4;
 
 /// Interval at which the caller is asked whether to continue while no piece is finished.
 const ASK_EVERY: Duration = Duration::from_millis(100);
 
-/// Revision of the encoders. Increase it when an encoder produces other bytes, so that partial
-/// files of older revisions are not resumed.
+/// Revision of the encoders.
+// Increase it when an encoder produces other bytes, so that partial files of older revisions are
+// not resumed.
 const REVISION: u32 = 2;
 
 #[derive(Clone, Debug)]
@@ -66,6 +68,7 @@ pub fn write(
     progress: &mut dyn FnMut(u64, u64) -> bool,
 ) -> Result<QuantizedModel, ConvertError> {
     let targets = assignment.targets(target);
+    // Checked before hours of work: a path that cannot be written fails here.
     for target in &targets {
         OutputFile::check(target)?;
     }
@@ -93,6 +96,7 @@ pub fn write(
         resumed += of_earlier;
         whole.push(written);
     }
+    // All files get their names together, so a failed run leaves no partial set.
     ResumableFile::publish_all(whole)?;
     let tensors = assignment.tensors.iter().zip(sums).map(|(assigned, sums)| WrittenTensor {
         assigned: assigned.clone(),

@@ -44,6 +44,7 @@ pub(super) fn name(kernel: Kernel, quant: QuantType) -> &'static str {
     let kernel = match kernel {
         Kernel::Gemm => W4DeviceKernel::Gemm,
         Kernel::Fused => W4DeviceKernel::Fused,
+        // The name is that of the kernel, for any number of slices.
         Kernel::Striped => W4DeviceKernel::Striped { slices: 1 },
     };
     kernel.name(match quant {
@@ -152,10 +153,11 @@ pub(super) fn converted(rows: &W4Rows, halves: bool) -> Result<W4Rows, Error> {
     if halves { rows.to_f16() } else { rows.to_f32() }.map_err(failed)
 }
 
-/// Converts an error of the device. Its advice about the layers of a model is cut off, because this
-/// library multiplies single weights.
+/// Converts an error of the device.
 fn failed(error: GpuError) -> Error {
     let text = error.to_string();
+    // Advice about the layers of a model is cut off, because this library multiplies single
+    // weights.
     let message = text.split_once("; a smaller").map_or(text.as_str(), |(problem, _)| problem).to_owned();
     match error {
         GpuError::OutOfMemory { .. } | GpuError::TooLarge { .. } => Error::DeviceMemory(message),

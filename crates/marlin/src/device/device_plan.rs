@@ -16,12 +16,12 @@ pub struct DevicePlan {
     pub name: &'static str,
 }
 
-/// Largest number of rows for which the fused kernel is chosen. It reads the weight once for so
-/// many rows; for more rows it would read the weight several times.
+/// Largest number of rows for which the fused kernel is chosen.
+// It reads the weight once for up to this number of rows, and several times for more.
 const MAX_FUSED_ROWS: usize = 8;
 
-/// With fewer tiles K is split. 512 tiles are several for each of the hundred or more processors of
-/// a large GPU.
+/// With fewer tiles, K is split.
+// 512 tiles are several for each of the hundred or more processors of a large GPU.
 const MIN_TILES: usize = 512;
 
 /// Smallest number of inputs of a slice.
@@ -31,14 +31,15 @@ const MIN_SLICE_INPUTS: usize = 512;
 const TILE_COLUMNS: usize = 64;
 
 impl DevicePlan {
-    /// Plans a product with `m` rows. It depends only on the shape, so that the order of sums does
-    /// not depend on the number of processors of a device.
+    /// Plans a product with `m` rows.
     pub(super) fn new(
         options: &Options,
         (shape, quant): (Shape, QuantType),
         m: usize,
         device: impl Fn() -> String,
     ) -> Result<DevicePlan, Error> {
+        // The plan depends only on the shape, so that the order of sums does not depend on the
+        // number of processors of a device.
         let Shape { k, n, .. } = shape;
         let words = k / 8;
         // The tiles that the shaders have for few and for many rows.
@@ -54,6 +55,7 @@ impl DevicePlan {
             Kernel::Striped => options.slices.unwrap_or(useful),
             _ => 1,
         };
+        // K may be 0, which is one empty slice.
         if slices == 0 || slices > words.max(1) {
             return Err(Error::Slices { slices, words });
         }

@@ -154,9 +154,9 @@ impl GemmDevice {
         Ok(DeviceArray { device: self.clone(), own })
     }
 
-    /// Whether both are the same opening of an adapter. Each opening has its own memory, so equal
-    /// numbers are not enough.
+    /// Whether both are the same opening of an adapter.
     fn is(&self, other: &GemmDevice) -> bool {
+        // Each opening has its own memory, so equal numbers are not enough.
         Arc::ptr_eq(&self.own, &other.own)
     }
 
@@ -213,6 +213,7 @@ impl ResidentWeight {
     ) -> Result<DeviceArray, Error> {
         let (m, columns) = x.shape();
         let Shape { k, n, .. } = self.shape;
+        // Before shapes are compared: in a forked child, they are 0 × 0.
         let own = self.own.get()?;
         self.device.check_is("the input", x)?;
         if columns != k {
@@ -289,6 +290,7 @@ impl DeviceArray {
     /// # Errors
     /// If `out` has another length, or the device fails.
     pub fn read(&self, out: &mut [f32]) -> Result<(), Error> {
+        // Before the length is checked: in a forked child, the shape is 0 × 0.
         let rows = self.own.get()?;
         exactly("the result", self.shape(), out.len())?;
         out.copy_from_slice(&build::read(rows)?);
@@ -300,6 +302,7 @@ impl DeviceArray {
     /// # Errors
     /// If `out` has another length, or the device fails.
     pub fn read_f16(&self, out: &mut [f16]) -> Result<(), Error> {
+        // As in `read`.
         let rows = self.own.get()?;
         exactly("the result", self.shape(), out.len())?;
         let bits = build::read_f16(rows)?;

@@ -31,6 +31,7 @@ impl<'o> CpuLatentJob<'o> {
             operands,
             partials: vec![0.0; splits * partial_softmax_len(heads, latent)],
             scratch: Vec::new(),
+            // NaN: an output that the kernel does not write fails the comparison.
             out: vec![f32::NAN; heads * latent],
         }
     }
@@ -41,6 +42,7 @@ impl KernelJob for CpuLatentJob<'_> {
         let LatentCase { heads, latent, rows, splits, .. } = *self.case;
         let (width, cache) = (self.case.width(), self.operands.cache(self.case, copy));
         let queries = MatrixView::new(&self.operands.queries, heads, width, width);
+        // Rounded up, so that fewer pieces than `splits` may cover all rows.
         let piece = rows.div_ceil(splits);
         let mut used = 0;
         let memories = self.partials.chunks_exact_mut(partial_softmax_len(heads, latent));

@@ -20,6 +20,7 @@ impl TierGuard<'_> {
 
 impl Drop for TierGuard<'_> {
     fn drop(&mut self) {
+        // The lock is a field, so it is released after the limit is restored.
         latent_kernels::limit_tier(self.1);
     }
 }

@@ -177,6 +177,7 @@ impl CpuCaseBackend {
                 entries.push(CpuKernel { name, tier: contract.tier, form });
             };
             add(contract.name.to_owned(), false);
+            // Machines with AVX-VNNI must test the plain variant too.
             if product::may_use_avx_vnni(contract) && latent_kernels::features().avx_vnni {
                 add(format!("{} (no AVX-VNNI)", contract.name), true);
             }

@@ -15,14 +15,12 @@ pub(super) struct CpuProductJob<'o> {
     y: Vec<f32>,
 }
 
-/// Whether the kernel has an AVX-VNNI variant. Machines with AVX-VNNI must test the plain variant
-/// too.
+/// Whether the kernel has an AVX-VNNI variant.
 pub(super) fn may_use_avx_vnni(contract: &KernelContract) -> bool {
     contract.op == OpKind::Linear && contract.tier == Tier::Avx2 && contract.activation == ActivationType::A8
 }
 
-/// Whether a kernel computes a case. A generic kernel serves the formats without a specialized one,
-/// as in kernel selection.
+/// Whether a kernel computes a case.
 pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
     let fits = |contract: &KernelContract| {
         contract.op == if case.across { OpKind::LinearT } else { OpKind::Linear }
@@ -30,6 +28,7 @@ pub(super) fn serves(contract: &KernelContract, case: &ProductCase) -> bool {
             && contract.activation == case.activation
     };
     let own = |contract: &KernelContract| fits(contract) && contract.weight == Some(case.weight);
+    // A generic kernel serves the formats without a specialized one, as in kernel selection.
     own(contract)
         || (fits(contract)
             && contract.weight.is_none()
@@ -75,7 +74,8 @@ impl KernelJob for CpuProductJob<'_> {
     /// Checks that every partition of rows and outputs gives the same bits.
     fn promises(&mut self) -> Result<(), String> {
         let (rows, outputs) = (self.case.rows, self.case.outputs);
-        // A transposed weight can be divided only at block boundaries.
+        // A transposed weight can be divided only at block boundaries. Otherwise, 5 cuts inside of
+        // vectors and tiles.
         let cut =
             if self.case.across { self.case.weight.block_len().max(16).min(outputs) } else { 5.min(outputs) };
         for outs in [cut..outputs, 0..cut, cut..(outputs - cut).max(cut)] {

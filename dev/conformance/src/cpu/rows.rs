@@ -34,6 +34,8 @@ impl<'o> RowJob<'o> {
     pub(super) fn new(tier: Tier, case: &'o RowCase, operands: &'o RowOperands) -> RowJob<'o> {
         let numbers = case.rows * case.width;
         let (mut out, mut bytes, mut bits, mut blocks, mut chosen) = (vec![], vec![], vec![], vec![], vec![]);
+        // Results are NaN at first, so that one that the kernel does not write fails the
+        // comparison.
         match case.op {
             RowOp::Store(ty) => bytes = vec![0; case.rows * case.cache_row(ty).bytes()],
             RowOp::ToBf16 => bits = vec![0; numbers],
@@ -188,8 +190,7 @@ impl KernelJob for RowJob<'_> {
 }
 
 impl RowJob<'_> {
-    /// The delta rule from a zero state. Alternates between a second state and in-place updates, to
-    /// test both.
+    /// The delta rule from a zero state.
     fn delta(&mut self) {
         let RowCase { rows, width, .. } = *self.case;
         let RowOperands { x, y, .. } = self.operands;
@@ -203,6 +204,7 @@ impl RowJob<'_> {
             let v: Vec<f32> = q.iter().rev().copied().collect();
             let (decays, beta) = RowCase::decays(q, k);
             let given = DeltaRow { q, k, v: &v, log_decay: &decays, beta };
+            // A second state and in-place updates alternate, to test both.
             if i % 2 == 0 {
                 let states = DeltaState::From(&state, &mut other);
                 latent_kernels::delta_row(given, states, &mut scratch, &mut self.out[row]);
@@ -216,8 +218,7 @@ impl RowJob<'_> {
 }
 
 impl RowJob<'_> {
-    /// The delta rule in chunks, from a zero state. Alternates between a second state and in-place
-    /// updates, to test both.
+    /// The delta rule in chunks, from a zero state.
     fn delta_chunks(&mut self) {
         let RowCase { rows, width, .. } = *self.case;
         let RowOperands { x, y, .. } = self.operands;
@@ -239,6 +240,7 @@ impl RowJob<'_> {
             };
             let out = &mut self.out[part.start * width..part.end * width];
             let mut out = MatrixViewMut::new(out, part.len(), width, width);
+            // A second state and in-place updates alternate, to test both.
             if turn % 2 == 0 {
                 let states = DeltaState::From(&state, &mut other);
                 latent_kernels::delta_chunk(self.tier, &chunk, states, &mut scratch, &mut out);

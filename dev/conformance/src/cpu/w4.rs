@@ -17,8 +17,8 @@ pub(super) fn serves(kernel: &W4Kernel, case: &W4Case) -> bool {
         && rounding.is_none_or(|rounding| rounding == W4Rounding::of(kernel.form) && kernel.takes(case.shape))
 }
 
-/// Rows and columns of a tile of a striped product: whole panels, and several tiles in the larger
-/// cases.
+/// Rows and columns of a tile of a striped product.
+// Whole panels, and several tiles in the larger cases.
 const TILE: (usize, usize) = (32, 32);
 
 pub(super) struct CpuW4Job<'o> {
@@ -53,6 +53,7 @@ impl<'o> CpuW4Job<'o> {
         let height = kernel.form.panel_rows(case.rows);
         if case.op.rounding().is_some() && kernel.form != latent_kernels::W4Form::F32 {
             let len = kernel.form.panel_len(case.rows, k).map_err(|error| error.to_string())?;
+            // All bits set, which is NaN in bf16: elements that `pack` does not write are noticed.
             panels.resize(case.rows.div_ceil(height) * len, u32::MAX);
             for (x, panel) in operands.x.chunks(height * k).zip(panels.chunks_exact_mut(len)) {
                 kernel.form.pack(&MatrixView::new(x, x.len() / k, k, k), panel);
@@ -80,6 +81,7 @@ impl<'o> CpuW4Job<'o> {
         copy: usize,
     ) {
         let W4Fn::Matmul(function) = self.kernel.function else { return };
+        // Taken out, because `input` borrows `self`.
         let mut scratch = std::mem::take(&mut self.scratch);
         let (weight, input) = (&self.operands.matrix(self.case, copy), &self.input());
         function(&W4Args { weight, input, rows, k, columns }, y, &mut scratch);
@@ -159,6 +161,7 @@ impl KernelJob for CpuW4Job<'_> {
             self.share((share.clone(), 0..k, columns.clone()), &mut y, 0);
             for (i, row) in share.clone().enumerate() {
                 let (part, whole) = (&part[i * columns.len()..], &self.out[row * n..][columns.clone()]);
+                // The payload of a NaN is not specified.
                 if !part
                     .iter()
                     .zip(whole)

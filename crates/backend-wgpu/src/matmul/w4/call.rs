@@ -137,6 +137,7 @@ pub(crate) fn fused<'m>(
 /// The cooperative matrices that multiply f16 inputs, if the device has them and they suit the
 /// weight.
 fn matrix(device: &Arc<Device>, weight: &W4Weight, f16: bool) -> Option<CoopMatrix> {
+    // f16 inputs are the caller's choice, so the variants of default precision apply.
     let matrix = matrix_trial::variants(device, Precision::Default).matrices?;
     // Weights with E8M0 scales may exceed the range of f16. f32 inputs would be rounded to f16.
     (f16 && matrix.f16 && weight.kind != ScaleKind::E8m0).then_some(matrix)
@@ -199,6 +200,7 @@ pub(crate) fn striped<'m>(
     }
     let n = weight.shape.n;
     tiles(commands, weight, (x.into(), rows), slices, &BufferRows::new(partials, n))?;
+    // A second call, since WGSL orders no memory between workgroups of one call.
     reduce(commands, (partials, slices), (rows, n), y)
 }
 

@@ -70,6 +70,7 @@ impl W4Shader {
     /// inputs if the kernel multiplies, results.
     pub(crate) fn wgsl(&self, f16_values: F16Values) -> String {
         let mut source = String::new();
+        // WGSL allows directives only before all declarations.
         if let W4ShaderKind::Matrices { matrix, .. } = self.entry {
             source.push_str(matrix.directives());
         }
@@ -204,10 +205,13 @@ fn fused(source: &mut String, rows: usize, groups: &str) {
     source.push_str(ENTRY);
     source.push_str(section(FUSED, "begin"));
     for r in 0..rows {
+        // Rows after the last one repeat it, so that loads stay inside the input. Their results are
+        // not stored.
         let _ = writeln!(source, "  let row_{r} = min(batch + {r}u, p.rows - 1u);\n  var sum_{r} = 0.0;");
     }
     source.push_str(section(FUSED, groups));
     for r in 0..rows {
+        // Codes of a word in several groups have their scales applied in `w`, and `scale` is 1.
         let _ = writeln!(source, "    sum_{r} = fma(dot_octet(row_{r}, word, w), scale, sum_{r});");
     }
     source.push_str("  }\n");
@@ -309,6 +313,7 @@ fn gemm(source: &mut String, tile: W4Tile) {
     source.push_str(section(GEMM, "begin"));
     let per_thread = columns * words / tile.threads();
     for i in 0..per_thread {
+        // Columns after the last one repeat it. `store` skips their results.
         let _ = write!(
             source,
             "  let place_{i} = (thread + {i}u * THREADS) % TILE_COLUMNS;

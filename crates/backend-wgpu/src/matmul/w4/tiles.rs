@@ -12,8 +12,9 @@ pub struct W4FusedTile {
     pub lanes: usize,
 }
 
-/// The only fused tile. 16 columns are 64 contiguous bytes of each row of words, and few enough
-/// that weights with few columns still have many workgroups.
+/// The only fused tile.
+// 16 columns are 64 contiguous bytes of each row of words, and few enough that weights with few
+// columns still have many workgroups.
 pub const W4_FUSED: W4FusedTile = W4FusedTile { columns: 16, lanes: 16 };
 
 /// A tile of a 4-bit GEMM. Inputs and decoded weights are double-buffered in workgroup memory: one

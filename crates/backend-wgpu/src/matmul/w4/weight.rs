@@ -68,8 +68,7 @@ const MAX_CODE: f32 = 16.0;
 const SHADER_FACTOR: f32 = 64.0;
 
 /// The power of two that scales the largest possible weight to between a quarter of the largest f16
-/// and the largest f16. With a larger factor, large weights would be clamped. With a smaller one,
-/// small weights would lose bits.
+/// and the largest f16.
 fn f16_factor(scales: GroupScales<'_>) -> f32 {
     let finite = |scale: f32| if scale.is_finite() { scale.abs() } else { 0.0 };
     let largest = match scales {
@@ -79,11 +78,14 @@ fn f16_factor(scales: GroupScales<'_>) -> f32 {
         // Such weights are not multiplied in f16.
         GroupScales::E8m0(_) => return 1.0,
         GroupScales::E4m3(codes, tensor) => {
+            // The code 0x7f is NaN.
             let magnitudes = codes.iter().map(|code| code & 0x7f).filter(|code| *code != 0x7f);
             finite(f8_e4m3::value(magnitudes.max().unwrap_or(0)) * tensor)
         }
     };
     // If all scales are 0 or not finite, any factor is right.
+    // With a larger factor, large weights would be clamped. With a smaller one, small weights would
+    // lose bits.
     let room = f32::from(f16::MAX) / (largest * MAX_CODE * SHADER_FACTOR);
     if room.is_normal() { 2f32.powi(room.log2().floor().clamp(-100.0, 100.0) as i32) } else { 1.0 }
 }
