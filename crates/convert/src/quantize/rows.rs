@@ -3,7 +3,7 @@
 //! same.
 
 use latent_quant::gptq::{self, GptqRows, HessianFactor};
-use latent_quant::{QuantError, quantizers};
+use latent_quant::QuantError;
 use latent_types::TensorType;
 
 type Importance<'a> = Option<&'a [f32]>;
@@ -16,7 +16,7 @@ macro_rules! avx2 {
         #[cfg(target_arch = "x86_64")]
         #[target_feature(enable = "avx2,fma")]
         fn avx2(numbers: &[f32], importance: Importance<'_>, out: &mut [u8]) {
-            quantizers::$quantizer(numbers, importance, out);
+            latent_quant::quantizers::$quantizer(numbers, importance, out);
         }
 
         #[allow(unsafe_code, reason = "a call of a function for an ISA that the CPU has")]
