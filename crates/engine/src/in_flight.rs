@@ -107,11 +107,10 @@ impl Engine {
         sink: &mut dyn FnMut(usize, usize, &[f32]),
     ) -> Result<(), EngineError> {
         self.collect_before(ticket.0)?;
-        match self.flights.queue.pop_front() {
-            Some(flight) if flight.number == ticket.0 => self.wait_for(flight, sink),
-            other => {
-                // The step's own ticket can still collect it.
-                self.flights.queue.extend(other);
+        // Another step stays in front of the queue, where its own ticket can still collect it.
+        match self.flights.queue.pop_front_if(|flight| flight.number == ticket.0) {
+            Some(flight) => self.wait_for(flight, sink),
+            None => {
                 let problem = "a step in flight that has failed before, or is of another engine";
                 Err(EngineError::Options(problem.into()))
             }

@@ -51,7 +51,9 @@ impl ServedAdapters {
     }
 
     pub(crate) fn set(&self, scales: AdapterScales) {
-        *self.set.lock() = Some((self.paths.clone(), scales.clone()));
+        // Held until both are written: of two concurrent requests, the same one must win both.
+        let mut set = self.set.lock();
+        *set = Some((self.paths.clone(), scales.clone()));
         *self.scales.write().unwrap_or_else(PoisonError::into_inner) = scales;
     }
 

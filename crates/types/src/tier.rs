@@ -88,7 +88,7 @@ impl CpuFeatures {
         // Each tier requires the features of the lower ones, because a virtual machine may hide
         // features that the CPU has.
         match self {
-            CpuFeatures { amx: true, avx512: true, avx512_bf16: true, .. } => Tier::Amx,
+            CpuFeatures { amx: true, avx512: true, avx512_bf16: true, avx2: true, .. } => Tier::Amx,
             CpuFeatures { avx512: true, avx2: true, .. } => Tier::Avx512,
             CpuFeatures { avx2: true, .. } => Tier::Avx2,
             _ => Tier::Portable,

@@ -2,8 +2,8 @@
 //! AVX2. Rust never contracts a multiplication and an addition to an FMA, so the bytes are the
 //! same.
 
-use latent_quant::gptq::{self, GptqRows, HessianFactor};
 use latent_quant::QuantError;
+use latent_quant::gptq::{self, GptqRows, HessianFactor};
 use latent_types::TensorType;
 
 type Importance<'a> = Option<&'a [f32]>;

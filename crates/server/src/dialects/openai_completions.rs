@@ -186,12 +186,26 @@ fn whole(
 /// The sum of `usage` over several prompts.
 fn sum(usage: &[Value]) -> Value {
     let mut total = usage.first().cloned().unwrap_or_default();
-    for other in usage.iter().skip(1) {
-        for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
-            total[name] = (total[name].as_u64().unwrap_or(0) + other[name].as_u64().unwrap_or(0)).into();
+    usage.iter().skip(1).for_each(|other| add_counts(&mut total, other));
+    total
+}
+
+/// Adds the counts of an object to those of `total`, nested ones (`prompt_tokens_details`) too.
+fn add_counts(total: &mut Value, other: &Value) {
+    match (total, other) {
+        (Value::Object(total), Value::Object(other)) => {
+            for (name, count) in other {
+                add_counts(total.entry(name.as_str()).or_insert(Value::Null), count);
+            }
+        }
+        (total, other) => {
+            *total = match (total.as_u64(), other.as_u64()) {
+                (Some(a), Some(b)) => a.saturating_add(b).into(),
+                (None, _) => other.clone(),
+                (Some(a), None) => a.into(),
+            };
         }
     }
-    total
 }
 
 /// Appends log-probabilities in the format of this API: parallel lists with an element per token.
@@ -316,5 +330,20 @@ impl Encoder for CompletionStream {
 
     fn ping(&mut self, out: &mut String) {
         out.push_str(": still there\n\n");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_of_several_prompts_is_summed_with_its_details() {
+        let of = |prompt: u64, cached: u64, answer: u64| {
+            json!({"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
+                "prompt_tokens_details": {"cached_tokens": cached}})
+        };
+        assert_eq!(sum(&[of(5, 1, 2), of(7, 3, 4), of(1, 0, 8)]), of(13, 4, 14));
+        assert_eq!(sum(&[of(5, 1, 2)]), of(5, 1, 2));
     }
 }
