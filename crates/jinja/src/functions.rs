@@ -3,7 +3,7 @@
 use crate::error::{Error, ErrorKind, Result};
 use crate::runtime::{Args, Runtime};
 use crate::text::TemplateString;
-use crate::value::{DictBuilder, Function, NamespaceObject, SeqBuilder, SeqKind, Value};
+use crate::value::{DictBuilder, Function, NamespaceObject, RangeBounds, SeqBuilder, Value};
 
 /// Names of the functions.
 pub(crate) const TABLE: [(&str, Function); 5] = [
@@ -84,7 +84,7 @@ fn range(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
         items.push(Value::Int(start + n * step))?;
     }
     // A range is materialized: at most MAX_RANGE values, and every consumer can use a slice.
-    items.of_kind(SeqKind::Range)
+    items.range(RangeBounds { start, end, step })
 }
 
 fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {

@@ -20,7 +20,17 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     fn run_loop(&mut self, index: u32, over: &Value, scope: usize, depth: u32) -> Result<BodyFlow> {
         let statement = &self.program.loops[index as usize];
-        let mut items = over.iterate(&self.runtime.meter)?;
+        // Python's loop takes one element of a generator per iteration, so `break` leaves the
+        // others to the next reader. A loop that mentions `loop` takes all of them first, because
+        // `loop.length` and `loop.last` look ahead.
+        let generator = match over {
+            Value::Seq(seq) if seq.kind == SeqKind::Generator && !statement.uses_loop => Some(seq),
+            _ => None,
+        };
+        let mut items = match generator {
+            Some(seq) => Rc::clone(seq),
+            None => over.iterate(&self.runtime.meter)?,
+        };
         self.push_scope(scope)?;
         if statement.uses_loop && statement.condition.is_some() {
             // `loop.length`, `loop.last` and `loop.nextitem` count only elements that pass the
@@ -32,11 +42,16 @@ impl<'a> Evaluator<'a> {
         let loop_symbol = self.runtime.symbol("loop");
         let mut ran = false;
         for turn in 0..items.items().len() {
-            let Some(item) = items.items().get(turn) else { break };
+            let next = match generator {
+                Some(seq) => seq.take_next(),
+                None => items.items().get(turn).cloned(),
+            };
+            // The body may have read the same generator.
+            let Some(item) = next else { break };
             // Assignments in a body do not survive an iteration in Jinja2; templates use a
             // namespace for that.
             self.clear_scope();
-            self.store(&statement.target, item.clone())?;
+            self.store(&statement.target, item)?;
             if let (Some(state), Some(name)) = (&state, loop_symbol) {
                 state.turn.set(turn);
                 self.assign(name, Value::Loop(Rc::clone(state)))?;

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use crate::runtime::Args;
 use crate::text::Builder;
 use crate::value::{Macro, Value};
+use std::ops::ControlFlow;
 
 impl<'a> Evaluator<'a> {
     /// Renders the template.
@@ -42,13 +43,13 @@ impl<'a> Evaluator<'a> {
                 let value = self.expression(value)?;
                 self.store(target, value)?;
             }
-            Statement::SetBlock(target, filters, body) => self.set_block(target, filters, body)?,
             Statement::If(branches, otherwise) => return self.choose(branches, otherwise),
             // Statements that contain a body return its flow, so that `break` reaches the loop.
+            Statement::SetBlock(target, filters, body) => return self.set_block(target, filters, body),
             Statement::For(index) => return self.for_statement(*index),
             Statement::Macro(index) => self.macro_statement(*index)?,
             Statement::Call(index, call) => self.call_statement(*index, call)?,
-            Statement::FilterBlock(filters, body) => self.filter_block(filters, body)?,
+            Statement::FilterBlock(filters, body) => return self.filter_block(filters, body),
             Statement::With(values, body) => return self.with(values, body),
             Statement::Scope(body) => return self.scoped(body),
             Statement::Break => return Ok(BodyFlow::Break),
@@ -104,17 +105,31 @@ impl<'a> Evaluator<'a> {
         Ok(flow)
     }
 
-    /// Captures the output of a body and applies filters to it.
+    /// Captures the output of a body and applies filters to it. As in Jinja2, `break` and
+    /// `continue` discard the captured text: the block neither prints nor assigns.
     #[inline(never)]
-    fn filtered(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<Value> {
-        let text = self.capture(|evaluator| evaluator.scoped(body).map(|_| ()))?;
-        self.links(Value::Str(text), filters, None)
+    fn filtered(
+        &mut self,
+        filters: &'a [PostfixOperation],
+        body: &'a [Node],
+    ) -> Result<ControlFlow<BodyFlow, Value>> {
+        let mut flow = BodyFlow::Normal;
+        let text = self.capture(|evaluator| {
+            flow = evaluator.scoped(body)?;
+            Ok(())
+        })?;
+        if flow != BodyFlow::Normal {
+            return Ok(ControlFlow::Break(flow));
+        }
+        self.links(Value::Str(text), filters, None).map(ControlFlow::Continue)
     }
 
     #[inline(never)]
-    fn filter_block(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<()> {
-        let value = self.filtered(filters, body)?;
-        self.print(&value)
+    fn filter_block(&mut self, filters: &'a [PostfixOperation], body: &'a [Node]) -> Result<BodyFlow> {
+        match self.filtered(filters, body)? {
+            ControlFlow::Continue(value) => self.print(&value).map(|()| BodyFlow::Normal),
+            ControlFlow::Break(flow) => Ok(flow),
+        }
     }
 
     #[inline(never)]
@@ -123,9 +138,11 @@ impl<'a> Evaluator<'a> {
         target: &'a AssignmentTarget,
         filters: &'a [PostfixOperation],
         body: &'a [Node],
-    ) -> Result<()> {
-        let value = self.filtered(filters, body)?;
-        self.store(target, value)
+    ) -> Result<BodyFlow> {
+        match self.filtered(filters, body)? {
+            ControlFlow::Continue(value) => self.store(target, value).map(|()| BodyFlow::Normal),
+            ControlFlow::Break(flow) => Ok(flow),
+        }
     }
 
     /// Creates the macro value, bound to the current scope.

@@ -95,6 +95,12 @@ pub(super) fn default(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Re
 /// `first`.
 pub(super) fn first(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.bind("first", [])?;
+    // Python's `next(iter(value))` leaves the other elements in a generator.
+    if let Value::Seq(seq) = &value
+        && seq.kind == SeqKind::Generator
+    {
+        return Ok(seq.take_next().unwrap_or(Value::Undefined(UndefinedOrigin::Element)));
+    }
     let items = value.iterate(&runtime.meter)?;
     Ok(items.items().first().cloned().unwrap_or(Value::Undefined(UndefinedOrigin::Element)))
 }

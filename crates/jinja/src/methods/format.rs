@@ -6,6 +6,42 @@ use crate::runtime::{Args, Runtime};
 use crate::text::{Builder, TemplateString};
 use crate::value::Value;
 
+/// How the fields of a format choose positional arguments. Python refuses a mix of `{}` and `{0}`.
+enum FieldNumbering {
+    Unused,
+    /// Number of the `{}` so far.
+    Automatic(usize),
+    Explicit,
+}
+
+impl FieldNumbering {
+    /// The number of the next `{}`.
+    fn next(&mut self) -> Result<usize> {
+        let next = match self {
+            FieldNumbering::Unused => 0,
+            FieldNumbering::Automatic(used) => *used,
+            FieldNumbering::Explicit => {
+                return Err(Error::value(
+                    "a format cannot switch from manual field specification to automatic field numbering",
+                ));
+            }
+        };
+        *self = FieldNumbering::Automatic(next + 1);
+        Ok(next)
+    }
+
+    /// Notes a field with a number of its own.
+    fn explicit(&mut self) -> Result<()> {
+        if let FieldNumbering::Automatic(_) = self {
+            return Err(Error::value(
+                "a format cannot switch from automatic field numbering to manual field specification",
+            ));
+        }
+        *self = FieldNumbering::Explicit;
+        Ok(())
+    }
+}
+
 /// Python's `str.format`, without nested fields (`{:{width}}`).
 pub(super) fn format(
     runtime: &mut Runtime<'_>,
@@ -15,7 +51,7 @@ pub(super) fn format(
     let mut out = Builder::new(&runtime.meter)?;
     let text = format.as_str();
     let mut at = 0;
-    let mut automatic = 0;
+    let mut numbering = FieldNumbering::Unused;
     while let Some(found) = text[at..].find(['{', '}']) {
         out.text(&format.slice(at..at + found))?;
         at += found;
@@ -28,7 +64,7 @@ pub(super) fn format(
         // 0 means that the brace is a lone closing one.
         let end = text[at..].find('}').filter(|end| *end > 0);
         let end = end.ok_or_else(|| Error::value("a brace in a format stands alone"))?;
-        field(runtime, &text[at + 1..at + end], args, &mut automatic, &mut out)?;
+        field(runtime, &text[at + 1..at + end], args, &mut numbering, &mut out)?;
         at += end + 1;
     }
     out.text(&format.slice(at..text.len()))?;
@@ -39,7 +75,7 @@ fn field(
     runtime: &mut Runtime<'_>,
     field: &str,
     args: &Args,
-    automatic: &mut usize,
+    numbering: &mut FieldNumbering,
     out: &mut Builder,
 ) -> Result<()> {
     if field.contains('{') {
@@ -51,13 +87,13 @@ fn field(
         Some((name, conversion)) => (name, conversion),
         None => (name, ""),
     };
-    let value = find(runtime, name, args, automatic)?;
+    let value = find(runtime, name, args, numbering)?;
     let spec = parse(spec)?;
     let value = match conversion {
         "" => value,
         "s" => Value::Str(runtime.to_text(&value)?),
-        // Python's `!a` also escapes non-ASCII characters.
-        "r" | "a" => Value::Str(runtime.to_repr(&value)?),
+        "r" => Value::Str(runtime.to_repr(&value)?),
+        "a" => Value::Str(runtime.to_ascii(&value)?),
         _ => return Err(Error::value("a conversion in a format is none of !s, !r, !a")),
     };
     match (&value, spec) {
@@ -85,15 +121,15 @@ fn field(
 
 /// Resolves a field: by number, by name, or the next positional argument, followed by attributes
 /// and elements.
-fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, automatic: &mut usize) -> Result<Value> {
+fn find(runtime: &mut Runtime<'_>, name: &str, args: &Args, numbering: &mut FieldNumbering) -> Result<Value> {
     let end = name.find(['.', '[']).unwrap_or(name.len());
     let missing = || Error::value("a field of a format has no value");
     let (first, mut rest) = name.split_at(end);
     let mut value = if first.is_empty() {
-        // Python refuses a mix of automatic and explicit numbers; this accepts it.
-        *automatic += 1;
-        args.positional.get(*automatic - 1).cloned().ok_or_else(missing)?
+        let at = numbering.next()?;
+        args.positional.get(at).cloned().ok_or_else(missing)?
     } else if first.bytes().all(|b| b.is_ascii_digit()) {
+        numbering.explicit()?;
         let at: usize = first.parse().map_err(|_| missing())?;
         args.positional.get(at).cloned().ok_or_else(missing)?
     } else {

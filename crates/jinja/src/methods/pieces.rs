@@ -22,9 +22,6 @@ pub(crate) fn stripped(
             if chars.len() > 1024 {
                 return Err(Error::limit("more than 1024 bytes of characters to strip"));
             }
-            // Every stripped character is searched in the set. The minimum keeps the product from
-            // overflowing on 32-bit targets.
-            meter.spend(text.len().min(1 << 20) * chars.len() / 16)?;
             Some(chars.as_str().chars().collect())
         }
         Some(other) => {
@@ -34,7 +31,12 @@ pub(crate) fn stripped(
             )));
         }
     };
-    let is_stripped = |c: char| set.as_ref().map_or_else(|| is_space(c), |set| set.contains(&c));
+    let is_stripped = |c: char| match &set {
+        None => is_space(c),
+        // Every stripped character is searched in the set. Without fuel nothing is stripped, and
+        // the last charge fails.
+        Some(set) => meter.spend(set.len() / 16 + 1).is_ok() && set.contains(&c),
+    };
     let mut part = text.as_str();
     if left {
         part = part.trim_start_matches(is_stripped);
@@ -42,6 +44,7 @@ pub(crate) fn stripped(
     if right {
         part = part.trim_end_matches(is_stripped);
     }
+    meter.spend(1)?;
     Ok(text.part(part))
 }
 

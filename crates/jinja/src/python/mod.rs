@@ -7,5 +7,5 @@ mod spec;
 
 pub(crate) use json::{Indent, JsonStyle, to_json};
 pub(crate) use number::{parse_float, parse_integer};
-pub(crate) use print::ValuePrinter;
+pub(crate) use print::{ValuePrinter, hex_escape};
 pub(crate) use spec::{FormatSpec, number_at};

@@ -5,7 +5,7 @@ use crate::chars::is_printable;
 use crate::error::{Error, Result};
 use crate::symbols::Symbols;
 use crate::text::{Builder, TemplateString};
-use crate::value::{NamespaceObject, Seq, SeqKind, Value};
+use crate::value::{NamespaceObject, RangeBounds, Seq, SeqKind, Value};
 
 /// Writes values to a string builder.
 pub(crate) struct ValuePrinter<'a> {
@@ -79,15 +79,17 @@ impl<'a> ValuePrinter<'a> {
 
     fn sequence(&mut self, seq: &Seq) -> Result<()> {
         let content = seq.is_content();
+        if let Some(bounds) = seq.range() {
+            return self.range(bounds);
+        }
         let (before, open, close, after) = match seq.kind {
-            SeqKind::List => ("", "[", "]", ""),
+            SeqKind::List | SeqKind::Range => ("", "[", "]", ""),
             SeqKind::Tuple | SeqKind::Group => ("", "(", ")", ""),
             SeqKind::Keys => ("dict_keys(", "[", "]", ")"),
             SeqKind::Values => ("dict_values(", "[", "]", ")"),
             SeqKind::Pairs => ("dict_items(", "[", "]", ")"),
             // Python adds the address of the object.
             SeqKind::Generator => return self.out.push("<generator object>", content),
-            SeqKind::Range => return self.range(seq),
         };
         self.out.push(before, content)?;
         self.out.push(open, content)?;
@@ -105,19 +107,10 @@ impl<'a> ValuePrinter<'a> {
         self.out.push(after, content)
     }
 
-    fn range(&mut self, seq: &Seq) -> Result<()> {
-        let at = |at: usize| seq.items().get(at).and_then(Value::as_int);
-        // A range is stored as its elements, so its bounds are derived from the first two. They may
-        // differ from the original ones: range(0, 5, 2) is printed as range(0, 6, 2).
-        let start = at(0).unwrap_or(0);
-        let step = at(1).map_or(1, |second| second - start);
-        let end = seq.items().len() as i128 * step + start;
-        let text = if step == 1 {
-            format!("range({start}, {end})")
-        } else {
-            format!("range({start}, {end}, {step})")
-        };
-        self.out.push(&text, false)
+    fn range(&mut self, bounds: &RangeBounds) -> Result<()> {
+        let RangeBounds { start, end, step } = bounds;
+        let step = if *step == 1 { String::new() } else { format!(", {step}") };
+        self.out.push(&format!("range({start}, {end}{step})"), false)
     }
 
     fn pairs(&mut self, entries: &[(Value, Value)], content: bool) -> Result<()> {
@@ -179,10 +172,15 @@ fn escape(c: char, quote: &str) -> Option<String> {
         c if quote.starts_with(c) => format!("\\{c}"),
         ' '..='~' => return None,
         c if is_printable(c) => return None,
-        c => match c as u32 {
-            code @ ..=0xff => format!("\\x{code:02x}"),
-            code @ ..=0xffff => format!("\\u{code:04x}"),
-            code => format!("\\U{code:08x}"),
-        },
+        c => hex_escape(c),
     })
+}
+
+/// The escape of a character by its code point: `\xe9`, `\u20ac` or `\U0001f600`.
+pub(crate) fn hex_escape(c: char) -> String {
+    match c as u32 {
+        code @ ..=0xff => format!("\\x{code:02x}"),
+        code @ ..=0xffff => format!("\\u{code:04x}"),
+        code => format!("\\U{code:08x}"),
+    }
 }

@@ -1,10 +1,10 @@
 //! Attributes, subscripts and slices.
 
-use super::Runtime;
+use super::{Runtime, too_large};
 use crate::error::{Error, Result};
 use crate::symbols::Symbol;
 use crate::text::{Builder, TemplateString};
-use crate::value::{LoopState, Method, SeqBuilder, SeqKind, UndefinedOrigin, Value, method_of};
+use crate::value::{LoopState, Method, RangeBounds, SeqBuilder, SeqKind, UndefinedOrigin, Value, method_of};
 use std::rc::Rc;
 
 impl Runtime<'_> {
@@ -131,16 +131,20 @@ impl Runtime<'_> {
         }
         match value {
             Value::Seq(seq) if seq.kind.has_positions() => {
-                let (first, count, step) = resolve(bounds, seq.items().len());
+                let window = SliceWindow::new(bounds, seq.items().len());
+                let (first, count, step) = window.resolve();
                 let mut items = SeqBuilder::with_capacity(&self.meter, count)?;
                 for at in positions(first, count, step) {
                     items.push(seq.items()[at].clone())?;
+                }
+                if let Some(range) = seq.range() {
+                    return items.range(window.of_range(range).ok_or_else(too_large)?);
                 }
                 // Slicing a named tuple gives a plain tuple in Python.
                 items.of_kind(if seq.kind == SeqKind::Group { SeqKind::Tuple } else { seq.kind })
             }
             Value::Str(text) => {
-                let (first, count, step) = resolve(bounds, text.char_count(&self.meter)?);
+                let (first, count, step) = SliceWindow::new(bounds, text.char_count(&self.meter)?).resolve();
                 self.text_slice(text, first, count, step)
             }
             other => Err(Error::value(format!("a value of type {} cannot be sliced", other.type_name()))),
@@ -213,24 +217,48 @@ fn char_range(text: &TemplateString, from: usize, to: usize) -> std::ops::Range<
     start..end
 }
 
-/// First position, number of positions, and step of a slice (CPython's `PySlice_AdjustIndices`).
-fn resolve(bounds: [Option<i128>; 3], count: usize) -> (usize, usize, i128) {
-    let length = count as i128;
-    let step = bounds[2].unwrap_or(1);
-    // With a negative step, -1 stands for "before the first element".
-    let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
-    let clamp = |bound: i128| {
-        // Bounds may be any 128-bit number.
-        let at = if bound < 0 { bound.saturating_add(length) } else { bound };
-        at.clamp(low, high)
-    };
-    let start = bounds[0].map_or(if step > 0 { low } else { high }, clamp);
-    let stop = bounds[1].map_or(if step > 0 { high } else { low }, clamp);
-    let span = if step > 0 { stop - start } else { start - stop };
-    let width = step.unsigned_abs() as i128;
-    // `width` is negative only for a step of i128::MIN, which selects at most one element.
-    let number = if span <= 0 || width <= 0 { i128::from(span > 0) } else { (span - 1) / width + 1 };
-    (start.max(0) as usize, number as usize, step)
+/// The bounds of a slice of a sequence, clamped to its positions (CPython's
+/// `PySlice_AdjustIndices`). With a negative step, -1 stands for "before the first element".
+struct SliceWindow {
+    start: i128,
+    stop: i128,
+    step: i128,
+}
+
+impl SliceWindow {
+    fn new(bounds: [Option<i128>; 3], count: usize) -> SliceWindow {
+        let length = count as i128;
+        let step = bounds[2].unwrap_or(1);
+        let (low, high) = if step > 0 { (0, length) } else { (-1, length - 1) };
+        let clamp = |bound: i128| {
+            // Bounds may be any 128-bit number.
+            let at = if bound < 0 { bound.saturating_add(length) } else { bound };
+            at.clamp(low, high)
+        };
+        let start = bounds[0].map_or(if step > 0 { low } else { high }, clamp);
+        let stop = bounds[1].map_or(if step > 0 { high } else { low }, clamp);
+        SliceWindow { start, stop, step }
+    }
+
+    /// First position, number of positions, and step.
+    fn resolve(&self) -> (usize, usize, i128) {
+        let SliceWindow { start, stop, step } = *self;
+        let span = if step > 0 { stop - start } else { start - stop };
+        let width = step.unsigned_abs() as i128;
+        // `width` is negative only for a step of i128::MIN, which selects at most one element.
+        let number = if span <= 0 || width <= 0 { i128::from(span > 0) } else { (span - 1) / width + 1 };
+        (start.max(0) as usize, number as usize, step)
+    }
+
+    /// The bounds of the range that a slice of a range is; `None` if one exceeds 128 bits.
+    fn of_range(&self, range: &RangeBounds) -> Option<RangeBounds> {
+        let at = |position: i128| position.checked_mul(range.step)?.checked_add(range.start);
+        Some(RangeBounds {
+            start: at(self.start)?,
+            end: at(self.stop)?,
+            step: self.step.checked_mul(range.step)?,
+        })
+    }
 }
 
 fn positions(first: usize, count: usize, step: i128) -> impl Iterator<Item = usize> {

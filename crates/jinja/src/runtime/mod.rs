@@ -12,7 +12,7 @@ pub(crate) use percent::percent;
 
 use crate::error::{Error, ErrorKind, Result};
 use crate::meter::Meter;
-use crate::python::ValuePrinter;
+use crate::python::{ValuePrinter, hex_escape};
 use crate::symbols::{Symbol, Symbols};
 use crate::text::{Builder, TemplateString};
 use crate::value::{NamespaceObject, UndefinedOrigin, Value};
@@ -103,9 +103,32 @@ impl<'a> Runtime<'a> {
         Ok(builder.finish())
     }
 
-    /// `str` or `repr` of a value, for `%s` and `%r`.
+    /// `ascii(value)`: `repr` with escapes instead of non-ASCII characters.
+    pub(crate) fn to_ascii(&self, value: &Value) -> Result<TemplateString> {
+        let text = self.to_repr(value)?;
+        if text.is_ascii() {
+            return Ok(text);
+        }
+        let mut builder = Builder::with_capacity(&self.meter, text.len())?;
+        for (run, content) in text.runs() {
+            let mut plain = 0;
+            for (at, c) in run.char_indices().filter(|(_, c)| !c.is_ascii()) {
+                builder.push(&run[plain..at], content)?;
+                builder.push(&hex_escape(c), content)?;
+                plain = at + c.len_utf8();
+            }
+            builder.push(&run[plain..], content)?;
+        }
+        Ok(builder.finish())
+    }
+
+    /// `str`, `repr` or `ascii` of a value, for `%s`, `%r` and `%a`.
     pub(crate) fn shown(&self, value: &Value, kind: char) -> Result<TemplateString> {
-        if kind == 'r' || kind == 'a' { self.to_repr(value) } else { self.to_text(value) }
+        match kind {
+            'r' => self.to_repr(value),
+            'a' => self.to_ascii(value),
+            _ => self.to_text(value),
+        }
     }
 
     /// Returns an error if the value is undefined.

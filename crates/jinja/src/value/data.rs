@@ -79,7 +79,7 @@ pub(crate) enum SeqKind {
     Keys,
     Values,
     Pairs,
-    /// Result of filters such as `map`: always truthy, and empty after one iteration.
+    /// Result of filters such as `map`: always truthy, and iterations take its elements away.
     Generator,
     /// A pair of `groupby`: a tuple with the attributes `grouper` and `list`.
     Group,
@@ -109,28 +109,60 @@ pub(crate) struct Seq {
     pub(crate) kind: SeqKind,
     items: Vec<Value>,
     shape: ContainerShape,
-    /// Set once a generator has been iterated.
-    exhausted: Cell<bool>,
+    /// Number of elements that iterations have taken from a generator.
+    taken: Cell<usize>,
+    /// The bounds of a range.
+    range: Option<Box<RangeBounds>>,
     _charge: MeterCharge,
+}
+
+/// The arguments of `range`. Its elements do not tell them: `range(0, 5, 2)` and `range(0, 6, 2)`
+/// have the same ones.
+#[derive(Clone, Copy)]
+pub(crate) struct RangeBounds {
+    pub(crate) start: i128,
+    pub(crate) end: i128,
+    pub(crate) step: i128,
 }
 
 impl Seq {
     pub(super) fn new(kind: SeqKind, items: Vec<Value>, shape: ContainerShape, charge: MeterCharge) -> Seq {
-        Seq { kind, items, shape, exhausted: Cell::new(false), _charge: charge }
+        Seq { kind, items, shape, taken: Cell::new(0), range: None, _charge: charge }
     }
 
-    /// The elements. Empty for an exhausted generator.
+    pub(super) fn of_range(
+        bounds: RangeBounds,
+        items: Vec<Value>,
+        shape: ContainerShape,
+        charge: MeterCharge,
+    ) -> Seq {
+        Seq { range: Some(Box::new(bounds)), ..Seq::new(SeqKind::Range, items, shape, charge) }
+    }
+
+    /// The elements, of a generator the remaining ones.
     pub(crate) fn items(&self) -> &[Value] {
-        if self.exhausted.get() { &[] } else { &self.items }
+        &self.items[self.taken.get()..]
+    }
+
+    /// The bounds if it is a range.
+    pub(crate) fn range(&self) -> Option<&RangeBounds> {
+        self.range.as_deref()
     }
 
     pub(crate) fn is_content(&self) -> bool {
         self.shape.content
     }
 
-    /// Marks a generator as iterated.
+    /// Takes the next element of a generator, as Python's `next` does.
+    pub(crate) fn take_next(&self) -> Option<Value> {
+        let next = self.items().first().cloned();
+        self.taken.set(self.taken.get() + usize::from(next.is_some()));
+        next
+    }
+
+    /// Takes all elements of a generator.
     pub(super) fn exhaust(&self) {
-        self.exhausted.set(true);
+        self.taken.set(self.items.len());
     }
 
     fn is_true(&self) -> bool {

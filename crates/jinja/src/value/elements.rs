@@ -71,7 +71,15 @@ pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Re
             Ok(text.as_str().contains(part))
         }
         Value::Dict(dict) => Ok(dict.get(meter, item)?.is_some()),
-        // Iterates instead of searching in place: `in` exhausts a generator, as in Python.
+        // As in Python, `in` takes the elements of a generator up to the one that it looks for.
+        Value::Seq(seq) if seq.kind == SeqKind::Generator => {
+            while let Some(value) = seq.take_next() {
+                if equal(meter, &value, item)? {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        }
         Value::Seq(_) | Value::Undefined(_) => {
             for value in container.iterate(meter)?.items() {
                 if equal(meter, value, item)? {

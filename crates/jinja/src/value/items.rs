@@ -1,6 +1,6 @@
 //! Sequence builder: lists, tuples, views and generators.
 
-use super::{ContainerShape, Seq, SeqKind, Value};
+use super::{ContainerShape, RangeBounds, Seq, SeqKind, Value};
 use crate::error::Result;
 use crate::meter::{Meter, MeterCharge};
 use std::rc::Rc;
@@ -61,6 +61,13 @@ impl SeqBuilder {
     pub(crate) fn finish(self, kind: SeqKind) -> Result<Rc<Seq>> {
         let SeqBuilder { values, shape, charge } = self;
         Ok(Rc::new(Seq::new(kind, values, shape, charge)))
+    }
+
+    /// Finishes a range, whose elements have been added.
+    pub(crate) fn range(self, bounds: RangeBounds) -> Result<Value> {
+        let SeqBuilder { values, shape, mut charge } = self;
+        charge.grow(size_of::<RangeBounds>())?;
+        Ok(Value::Seq(Rc::new(Seq::of_range(bounds, values, shape, charge))))
     }
 
     pub(crate) fn list(self) -> Result<Value> {

@@ -10,8 +10,8 @@ mod methods;
 mod order;
 
 pub(crate) use data::{
-    ContainerShape, Dict, Function, LoopState, Macro, Method, NamespaceObject, Seq, SeqKind, UndefinedOrigin,
-    Value,
+    ContainerShape, Dict, Function, LoopState, Macro, Method, NamespaceObject, RangeBounds, Seq, SeqKind,
+    UndefinedOrigin, Value,
 };
 pub(crate) use elements::contains;
 pub(crate) use entries::DictBuilder;

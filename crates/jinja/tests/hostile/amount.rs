@@ -1,6 +1,7 @@
 //! Widths, counts, growth and repetition.
 
 use crate::{bounded, bounded_within, little_fuel, refused};
+use latent_jinja::{ErrorKind, TemplateLimits};
 
 #[test]
 fn widths_and_counts_are_charged_before_allocation() {
@@ -306,4 +307,28 @@ fn repetition_ends_at_the_fuel_limit() {
     let names: String = (0..7000).map(|i| format!("{{%set a{i}=1%}}")).collect();
     bounded(&format!("{{% for x in range(100000) %}}{names}{{% endfor %}}"));
     bounded(&format!("{{% macro m() %}}{names}{{{{ m() }}}}{{% endmacro %}}{{{{ m() }}}}"));
+}
+
+#[test]
+fn stripping_is_charged_by_the_stripped_characters() {
+    let strip = |length: usize, set: &str, limits| {
+        let source = format!("{{{{ ('z' * {length}).strip({set})|length }}}}");
+        bounded_within(&source, limits)
+    };
+    let fuel = |length: usize, set: &str| {
+        let outcome = strip(length, set, TemplateLimits::DEFAULT);
+        let left = if set.contains('z') { 0 } else { length };
+        assert_eq!(outcome.result.unwrap(), left.to_string());
+        outcome.usage.fuel
+    };
+    // A text that keeps its ends costs no searches. Otherwise each character costs one unit, also
+    // above 1 MiB.
+    let (kept, stripped) = (fuel(4 << 20, "'abcdefgh' ~ 'y'"), fuel(4 << 20, "'abcdefgh' ~ 'z'"));
+    assert!(stripped - kept >= (4 << 20) - 10, "{kept} kept, {stripped} stripped");
+    // The stripped text is not returned when the fuel ends within it.
+    let limits = TemplateLimits { fuel: kept + 1000, ..TemplateLimits::DEFAULT };
+    let Err((ErrorKind::Limit, message)) = strip(4 << 20, "'abcdefgh' ~ 'z'", limits).result else {
+        panic!("refused")
+    };
+    assert!(message.contains("fuel"), "{message}");
 }
