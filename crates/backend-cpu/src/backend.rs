@@ -9,7 +9,7 @@ use latent_backend::{
     Backend, BackendError, BackendModel, LoadRequest, MemoryEstimate, ModelOptions, PeakRates, RankLinks,
     WeightBytes, WeightSource,
 };
-use latent_graph::passes::MlaChoice;
+use latent_graph::ir::AttentionPath;
 use latent_graph::{BackendTarget, LM_HEAD_ROWS, ModelConfig, Stage};
 use latent_kernels::CorePeak;
 use latent_threads::{Placement, ThreadPool};
@@ -88,11 +88,7 @@ impl Backend for CpuBackend {
         let max_rows = options.stages.max_batch_tokens;
         let rows =
             max_rows.saturating_mul(config.hidden_size).saturating_add(LM_HEAD_ROWS * config.vocab_size);
-        let naive = match options.stages.mla {
-            MlaChoice::Naive => true,
-            MlaChoice::Auto => max_rows >= latent_graph::passes::crossover(a).unwrap_or(2),
-            MlaChoice::Absorbed | MlaChoice::SeparateScores => false,
-        };
+        let naive = options.stages.mla.path(max_rows, a) == AttentionPath::Naive;
         let expanded = if naive { max_expanded_len(context, a) } else { 0 };
         let collectives = config
             .part

@@ -8,7 +8,7 @@ use crate::text::{comment, double, string};
 use latent_graph::Plan;
 use latent_graph::config::{Gating, GroupMask, GroupScore, ModelConfig, MoeShape, RopePairs, RopeScaling};
 use latent_graph::ir::{AttentionPath, Op, ValueStorage};
-use latent_graph::passes::{MlaChoice, crossover};
+use latent_graph::passes::MlaChoice;
 use std::fmt::Write;
 
 /// A file of the library.
@@ -343,12 +343,10 @@ fn path(text: &mut String, request: &EmitRequest<'_>, plans: &EmittedPlans) {
     let nodes = &plans.layers.ir.nodes;
     let both = nodes.iter().any(|node| node.path != AttentionPath::All);
     let about = "/* Whether a step of `rows` rows expands keys and values of all heads. */";
-    let body = match request.mla {
-        MlaChoice::Auto if both => {
-            format!("return rows >= {};", crossover(&request.config.attention).unwrap_or(2))
-        }
-        // With one formulation the plan has one path and `naive` does not depend on the rows.
-        choice => format!("(void)rows;\n    return {};", u8::from(choice == MlaChoice::Naive)),
+    let body = match (request.mla, request.mla.naive_from(&request.config.attention)) {
+        (MlaChoice::Auto, Some(from)) if both => format!("return rows >= {from};"),
+        // The plan has one path, or all steps take one of the two.
+        (choice, _) => format!("(void)rows;\n    return {};", u8::from(choice == MlaChoice::Naive)),
     };
     let _ = writeln!(text, "{about}\nint plan_naive(size_t rows)\n{{\n    {body}\n}}\n");
 }

@@ -57,7 +57,9 @@ function place(block, operation) {
 
 function untaken(operation) {
   if (!operation.path) return "This model does not take this branch.";
-  return `A segment of ${bucketInfo().rows} new rows takes the other attention path: the naive formulation begins at ${drawing.model.crossover ?? 2} rows.`;
+  const from = drawing.model.crossover;
+  const begin = from ? `the naive formulation begins at ${from} rows` : "the naive formulation never takes less work";
+  return `A segment of ${bucketInfo().rows} new rows takes the other attention path: ${begin}.`;
 }
 
 function ports(title, list) {

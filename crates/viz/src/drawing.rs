@@ -249,8 +249,7 @@ fn plan_view(builder: &mut Builder<'_>, plan: &Plan, mla: MlaChoice) -> DrawingV
     let rows = plan.max_rows;
     // As the engine chooses, for one sequence with all rows of the bucket.
     let path = match mla {
-        MlaChoice::Auto if rows >= crossover(&builder.config.attention).unwrap_or(2) => AttentionPath::Naive,
-        MlaChoice::Auto => AttentionPath::Absorbed,
+        MlaChoice::Auto => mla.path(rows, &builder.config.attention),
         _ => AttentionPath::All,
     };
     // Costs per cached row are stored separately, so the page can show any context.

@@ -56,8 +56,10 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
         )),
         (None, None) => {}
     }
-    let crossover = crossover(a).map_or_else(|| "naive from 2".into(), |n| format!("naive from {n}"));
-    lines.push(format!("formulations   auto: absorbed for few new tokens, {crossover}"));
+    lines.push(match crossover(a) {
+        Some(from) => format!("formulations   auto: absorbed for few new tokens, naive from {from}"),
+        None => "formulations   auto: absorbed for any number of new tokens".into(),
+    });
     if let Some(m) = &c.moe {
         lines.push(format!(
             "experts        {} of {} of width {}, shared {}; {:?}{}, {} of {} groups, scale {}",

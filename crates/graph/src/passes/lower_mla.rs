@@ -45,12 +45,21 @@ impl MlaChoice {
         (MlaChoice::SeparateScores, "separate"),
     ];
 
+    /// The number of new rows of a span from which it takes the naive formulation; `None` if it
+    /// never does.
+    pub fn naive_from(self, shape: &AttentionShape) -> Option<usize> {
+        match self {
+            MlaChoice::Naive => Some(0),
+            MlaChoice::Auto => crossover(shape),
+            MlaChoice::Absorbed | MlaChoice::SeparateScores => None,
+        }
+    }
+
     /// The formulation of a span of `new_rows` rows.
     pub fn path(self, new_rows: usize, shape: &AttentionShape) -> AttentionPath {
-        match self {
-            MlaChoice::Naive => AttentionPath::Naive,
-            MlaChoice::Auto if new_rows >= crossover(shape).unwrap_or(2) => AttentionPath::Naive,
-            MlaChoice::Auto | MlaChoice::Absorbed | MlaChoice::SeparateScores => AttentionPath::Absorbed,
+        match self.naive_from(shape) {
+            Some(from) if new_rows >= from => AttentionPath::Naive,
+            _ => AttentionPath::Absorbed,
         }
     }
 
@@ -490,5 +499,19 @@ mod tests {
         assert_eq!(crossover(&shape(512, 192, 256)), Some(399));
         assert_eq!(crossover(&shape(64, 64, 64)), None);
         assert_eq!(crossover(&shape(32, 64, 64)), None);
+        // `auto` expands keys and values only where that saves FLOPs, also for many rows.
+        for (shape, from) in
+            [(shape(512, 128, 128), Some(171)), (shape(64, 64, 64), None), (shape(32, 64, 64), None)]
+        {
+            assert_eq!(MlaChoice::Auto.naive_from(&shape), from);
+            for rows in [1, 2, 170, 171, 100_000] {
+                let naive = from.is_some_and(|from| rows >= from);
+                let path = if naive { AttentionPath::Naive } else { AttentionPath::Absorbed };
+                assert_eq!(MlaChoice::Auto.path(rows, &shape), path, "{rows} rows");
+                assert_eq!(MlaChoice::Absorbed.path(rows, &shape), AttentionPath::Absorbed);
+                assert_eq!(MlaChoice::SeparateScores.path(rows, &shape), AttentionPath::Absorbed);
+                assert_eq!(MlaChoice::Naive.path(rows, &shape), AttentionPath::Naive);
+            }
+        }
     }
 }
