@@ -87,7 +87,8 @@ pub(super) fn lines(view: &TopView, history: &SpeedHistory, columns: usize) -> V
         lines.push(String::new());
         let of = view.phases_of.as_deref().map(|model| format!(" of {}", printable(model)));
         lines.push(format!("phases of a step{}", of.unwrap_or_default()));
-        let bar = columns.saturating_sub(52).min(40);
+        // 53 columns hold the name, the percentage and the time.
+        let bar = columns.saturating_sub(53).min(40);
         for phase in &view.phases {
             let name = cut(&printable(&phase.name), 30);
             let fill = " ".repeat(31usize.saturating_sub(width(&name)));

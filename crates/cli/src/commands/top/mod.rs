@@ -11,13 +11,13 @@ use crate::args::TopArgs;
 use crate::exit::ReportedProblems;
 use crate::server::{ServerClient, Trouble, of_model};
 use crate::{interrupt, output};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use draw::SpeedHistory;
 use metrics::ScrapedMetrics;
 use screen::TopScreen;
 use std::io::{IsTerminal, stdout};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use view::{PhaseFigures, TopView};
@@ -103,7 +103,7 @@ fn read(source: &ServerSource) -> Result<ServerReading> {
 }
 
 /// Starts a thread that takes readings, so that keys work while a server is slow.
-fn readings(source: Arc<ServerSource>, interval: Duration) -> Receiver<Result<ServerReading>> {
+fn readings(source: Arc<ServerSource>, interval: Duration) -> Result<Receiver<Result<ServerReading>>> {
     // One reading in the channel: if the screen is not drawn (a suspended terminal), the thread
     // waits instead of queuing old readings.
     let (sender, readings) = sync_channel(1);
@@ -116,15 +116,30 @@ fn readings(source: Arc<ServerSource>, interval: Duration) -> Receiver<Result<Se
             thread::sleep(interval.saturating_sub(start.elapsed()));
         }
     };
-    // If the thread cannot be spawned, the channel is closed and no reading ever arrives.
-    let _ = thread::Builder::new().name("metrics".into()).spawn(make);
-    readings
+    let started = thread::Builder::new().name("metrics".into()).spawn(make);
+    started.context("the system refuses a thread that reads the metrics: are its thread limits too low?")?;
+    Ok(readings)
+}
+
+/// The next reading that has arrived, if any.
+///
+/// # Errors
+/// If no reading can arrive any more, because the thread that takes them has ended.
+fn arrived(readings: &Receiver<Result<ServerReading>>) -> Result<Option<Result<ServerReading>>> {
+    match readings.try_recv() {
+        Ok(reading) => Ok(Some(reading)),
+        Err(TryRecvError::Empty) => Ok(None),
+        Err(TryRecvError::Disconnected) => {
+            Err(ReportedProblems("the thread that reads the metrics has ended: run latent top again".into())
+                .into())
+        }
+    }
 }
 
 /// Shows views until q is pressed or a signal arrives.
 fn watch(source: ServerSource, interval: Duration) -> Result<()> {
     let source = Arc::new(source);
-    let readings = readings(Arc::clone(&source), interval);
+    let readings = readings(Arc::clone(&source), interval)?;
     let server = &source.server;
     let screen = TopScreen::enter()?;
     let keys = screen::keys();
@@ -136,7 +151,7 @@ fn watch(source: ServerSource, interval: Duration) -> Result<()> {
         // The size is polled: SIGWINCH is not handled, and Windows has no such signal.
         let mut changed = size != output::size();
         size = output::size();
-        for reading in readings.try_iter() {
+        while let Some(reading) = arrived(&readings)? {
             changed = true;
             match reading {
                 Ok(reading) => {

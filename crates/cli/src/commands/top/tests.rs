@@ -1,9 +1,10 @@
 //! Pages of given figures.
 
-use super::draw::{SpeedHistory, cut, sparkline};
+use super::draw::{SpeedHistory, cut, lines, sparkline};
 use super::metrics::ScrapedMetrics;
-use super::page;
 use super::view::{TopView, phases};
+use super::{arrived, page};
+use std::sync::mpsc::sync_channel;
 use std::time::Duration;
 
 const BEFORE: &str = "latent_generated_tokens_total 100\nlatent_prompt_tokens_total 1000\nlatent_steps_total 10\n\
@@ -47,7 +48,7 @@ prefixes   8 of 10 hit (80 %), 54.3 k tokens saved, 0 evicted
 answers    100 finished, 2 refused, 1 cancelled, 0 failed, 3 preempted
 
 phases of a step
-  attend\\u{1b}[2J                  90 %        90 µs █████████████████████████
+  attend\\u{1b}[2J                  90 %        90 µs ████████████████████████
   small                            10 %        10 µs ███
 ";
     assert_eq!(text.split("\n\n\n").next().unwrap().trim_end(), expected.trim_end(), "{text}");
@@ -115,6 +116,33 @@ fn every_size_and_missing_value_has_a_page() {
     assert!(
         page(Some(&llama), None, "u", &SpeedHistory::default(), (80, 24))[2].contains("2 running, 1 waiting")
     );
+}
+
+#[test]
+fn phases_fill_the_terminal_but_do_not_exceed_it() {
+    let mut view = view();
+    view.phases = phases(&format!(
+        r#"{{"phases": [{{"name": "{}", "share": 1.0, "microseconds": 123456789}}]}}"#,
+        "name".repeat(20)
+    ));
+    for columns in [60, 80, 91, 92, 93, 120] {
+        let lines = lines(&view, &SpeedHistory::default(), columns);
+        let phase = lines.last().unwrap();
+        // The bar has at most 40 columns.
+        assert_eq!(phase.chars().count(), columns.min(93), "{columns} columns: {phase}");
+    }
+}
+
+#[test]
+fn the_end_of_the_reading_thread_is_an_error() {
+    let (sender, readings) = sync_channel(1);
+    assert!(arrived(&readings).unwrap().is_none());
+    sender.send(Err(anyhow::anyhow!("no server"))).unwrap();
+    drop(sender);
+    // The last reading is still shown.
+    assert!(arrived(&readings).unwrap().unwrap().is_err());
+    let error = arrived(&readings).err().unwrap().to_string();
+    assert!(error.contains("has ended"), "{error}");
 }
 
 #[test]
