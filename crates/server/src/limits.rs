@@ -18,10 +18,6 @@ macro_rules! limits {
         }
 
         impl Limits {
-            /// Names, defaults and meanings, for the documentation.
-            pub const TABLE: &'static [(&'static str, u64, &'static str)] =
-                &[$((stringify!($name), $default as u64, concat!($($doc),+)),)+];
-
             /// Sets a limit by its name. Returns false for an unknown name.
             pub fn set(&mut self, name: &str, value: u64) -> bool {
                 match name {

@@ -36,7 +36,7 @@ async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Respons
 pub(crate) async fn count_tokens(asker: RequestContext, body: Body) -> Response {
     let charge = Arc::clone(&asker.charge);
     let counted = asker.read(body, move |app, served, fields| {
-        let (conversation, _) = request::read_conversation(fields, &app.config.limits)?;
+        let conversation = request::read_conversation(fields, &app.config.limits)?;
         Ok(json!({"input_tokens": served.count_tokens(&conversation, &charge)?}))
     });
     asker.reply_json(Dialect::Anthropic, counted.await)

@@ -26,7 +26,7 @@ pub(super) fn read(
     served: &ServedModel,
     limits: &Limits,
 ) -> Result<ChatRequest<MessageSettings>, ApiError> {
-    let (conversation, _) = read_conversation(fields, limits)?;
+    let conversation = read_conversation(fields, limits)?;
     let mut params = AnswerParams::read(fields, served, limits)?;
     // `AnswerParams` reads `n`, which this API does not have.
     params.n = 1;
@@ -65,12 +65,12 @@ fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstr
     }
 }
 
-/// Parses system text, messages, tools and thinking. Also returns whether anything has
-/// `cache_control`.
+/// Parses system text, messages, tools and thinking. `cache_control` is ignored: the server caches
+/// every prefix.
 pub(super) fn read_conversation(
     fields: &ObjectFields<'_>,
     limits: &Limits,
-) -> Result<(Conversation, bool), ApiError> {
+) -> Result<Conversation, ApiError> {
     let list = fields.array("messages")?.ok_or_else(|| fields.missing("messages"))?;
     if list.is_empty() {
         return Err(fields.error("messages", "at least one message is needed"));
@@ -85,7 +85,6 @@ pub(super) fn read_conversation(
     let tools = fields.objects("tools")?;
     limits.check("tools", "tools", tools.len(), limits.tools)?;
     for tool in &tools {
-        reader.cached |= tool.get("cache_control").is_some();
         match tool.str("type")? {
             // Anthropic's `custom` is an ordinary function, unlike OpenAI's.
             None | Some("custom") => {
@@ -109,7 +108,7 @@ pub(super) fn read_conversation(
     }
     conversation.tool_choice.check("tool_choice", &conversation.tools, None, tools.len())?;
     read_thinking(fields, limits, &mut conversation)?;
-    Ok((conversation, reader.cached))
+    Ok(conversation)
 }
 
 fn read_thinking(
@@ -154,7 +153,6 @@ const BILLING_HEADER: &str = "x-anthropic-billing-header:";
 #[derive(Default)]
 struct Reader {
     items: Vec<ConversationItem>,
-    cached: bool,
 }
 
 impl Reader {
@@ -169,7 +167,6 @@ impl Reader {
             Some(Value::Array(_)) => {
                 let mut texts = Vec::new();
                 for (i, block) in fields.objects("system")?.iter().enumerate() {
-                    self.cached |= block.get("cache_control").is_some();
                     let text = block.require_str("text")?;
                     // The block differs in every request. At the start of the prompt it would
                     // defeat the prefix cache.
@@ -223,7 +220,6 @@ impl Reader {
     fn blocks(&mut self, role: Role, blocks: &[ObjectFields<'_>]) -> Result<(), ApiError> {
         let mut texts = Vec::new();
         for block in blocks {
-            self.cached |= block.get("cache_control").is_some();
             match block.require_str("type")? {
                 "text" => texts.push(block.require_str("text")?.to_owned()),
                 "thinking" => {
@@ -292,9 +288,9 @@ mod tests {
             "tool_choice": {"type": "any", "disable_parallel_tool_use": true},
             "thinking": {"type": "enabled", "budget_tokens": 1024},
         });
-        let (conversation, cached) =
+        let conversation =
             read_conversation(&ObjectFields::of(&value, "").unwrap(), &Limits::default()).unwrap();
-        assert!(cached && !conversation.parallel && !conversation.prefill);
+        assert!(!conversation.parallel && !conversation.prefill);
         // System, question, thinking, text, call, result and text.
         assert_eq!(conversation.items.len(), 7);
         assert_eq!(
