@@ -345,10 +345,7 @@ impl CompilerState {
         let bytes = source_bytes * 4 + parser.parser.lexer_stats().num_bytes + (64 << 10);
         // The watchdog cancels masks that take too long.
         let mut start = Matcher::new(Ok(parser)).into_cancellable();
-        let mut first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
-        if start.is_stopped() {
-            self.vocabulary.allow_ends(&mut first);
-        }
+        let first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
         if first.is_zero() {
             let problem = "no output can obey it".to_owned();
             return Err(GrammarError::Invalid { what, problem });

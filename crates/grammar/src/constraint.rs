@@ -151,11 +151,8 @@ impl Constraint {
     fn wait(&mut self) {
         let NextMask::Pending(slot) = &self.next else { return };
         match slot.take() {
-            Some(MaskOutcome { matcher, mask: Ok(mut mask), spent }) => {
+            Some(MaskOutcome { matcher, mask: Ok(mask), spent }) => {
                 self.spent = spent;
-                if matcher.is_stopped() {
-                    self.grammar.vocabulary.allow_ends(&mut mask);
-                }
                 if mask.is_zero() {
                     return self.fail("no token is allowed");
                 }

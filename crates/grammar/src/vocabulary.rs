@@ -2,7 +2,7 @@
 
 use crate::error::GrammarError;
 use latent_text::Tokenizer;
-use llguidance::toktrie::{SimpleVob, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+use llguidance::toktrie::{TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Maximum length of a token in the trie, in bytes. A longer token is never sampled in constrained
@@ -76,11 +76,6 @@ impl VocabularyTrie {
 
     pub(crate) fn trie(&self) -> &TokTrie {
         &self.trie
-    }
-
-    /// Allows all end-of-generation tokens.
-    pub(crate) fn allow_ends(&self, mask: &mut SimpleVob) {
-        self.trie.eos_tokens().iter().for_each(|end| mask.allow_token(*end));
     }
 
     /// The first control token in a text. If several begin there, the longest.

@@ -179,6 +179,9 @@ fn only_ends_remain_once_a_grammar_is_complete() {
     assert_eq!(walk.text("ab"), Ok(()));
     assert_eq!(walk.allowed(), ends);
     assert!(walk.push(ends[1]));
+    // Also before the first token.
+    let empty = compile(&GrammarSource::Regex(String::new())).unwrap();
+    assert_eq!(Walk::new(&empty).allowed(), ends);
     // If the caller accepts a token that the mask forbids, the constraint fails and then allows no
     // token.
     let mut walk = Walk::new(&compiled);
