@@ -63,6 +63,17 @@ impl AmxTiles {
         let (from, from_stride) = from.unwrap_or((std::ptr::null(), 0));
         // The loop below decrements before it tests, so that 0 steps would be 2^64.
         if steps == 0 {
+            for row in 0..T * TILE_ROWS {
+                let to = to.wrapping_byte_add(row * to_stride);
+                // SAFETY: rows of 32 elements by this function's contract. `from` may be `to`.
+                unsafe {
+                    if from.is_null() {
+                        to.write_bytes(0, NR);
+                    } else {
+                        from.wrapping_byte_add(row * from_stride).copy_to(to, NR);
+                    }
+                }
+            }
             return;
         }
         // Tiles 0 to 3 are accumulators, 4 and 5 rows, 6 and 7 weights: each loaded tile is used in
@@ -533,4 +544,40 @@ pub(crate) fn bf16_peak() -> f64 {
 /// int8 multiply-adds per second of one core's tiles, without loads.
 pub(crate) fn integer_peak() -> f64 {
     peak!("tdpbssd", 64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::mem::ManuallyDrop;
+
+    #[test]
+    fn a_product_without_steps_stores_what_it_is_added_to() {
+        // Neither configured nor released: no tile instruction runs, so that any CPU will do.
+        let mut tiles = ManuallyDrop::new(AmxTiles(PhantomData));
+        let from: Vec<f32> = (0..2 * TILE_ROWS * NR).map(|i| i as f32).collect();
+        let stride = NR + 3;
+        for given in [None, Some((from.as_ptr(), NR * 4))] {
+            let mut to = vec![-1.0_f32; 2 * TILE_ROWS * stride];
+            let address = (to.as_mut_ptr(), stride * 4);
+            // SAFETY: rows with these strides; of the factors nothing is read.
+            unsafe {
+                tiles.multiply::<2>(([std::ptr::null(); 2], 0), std::ptr::null(), 0, given, address);
+            }
+            for (row, to) in to.chunks_exact(stride).enumerate() {
+                let expected = |at: usize| if given.is_some() { from[row * NR + at] } else { 0.0 };
+                assert!((0..NR).all(|at| to[at] == expected(at)), "row {row}: {to:?}");
+                assert!(to[NR..].iter().all(|padding| *padding == -1.0), "row {row}: {to:?}");
+            }
+        }
+        // Half the rows, added to in place.
+        let mut sums = from.clone();
+        let address = sums.as_mut_ptr();
+        // SAFETY: as above.
+        unsafe {
+            let from = Some((address.cast_const(), NR * 4));
+            tiles.multiply::<1>(([std::ptr::null()], 0), std::ptr::null(), 0, from, (address, NR * 4));
+        }
+        assert_eq!(sums, from);
+    }
 }
