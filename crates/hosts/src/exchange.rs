@@ -47,17 +47,16 @@ pub fn slowest_link(communicator: &Arc<dyn Communicator>) -> Result<Option<Netwo
         let to = (from + 1) % ranks;
         // A barrier: only one pair sends at a time.
         on_least(&**communicator, 0)?;
-        if communicator.rank() == from {
-            let link = measure(&**communicator, to)?;
-            slowest.latency = slowest.latency.max(link.latency);
-            slowest.bandwidth = slowest.bandwidth.min(link.bandwidth);
-        } else if communicator.rank() == to {
-            answer(&**communicator, from)?;
+        if communicator.rank() != from && communicator.rank() != to {
+            continue;
         }
+        let link = measure_pair(&**communicator, from, to)?;
+        slowest.latency = slowest.latency.max(link.latency);
+        slowest.bandwidth = slowest.bandwidth.min(link.bandwidth);
         // Ranks that share layers are consecutive, so the link from the last to the first has no
         // sums.
-        if to > from && (from..=to).contains(&communicator.rank()) {
-            let sums = measure_sums(communicator, from, slowest.latency)?;
+        if to > from {
+            let sums = measure_sums(communicator, from, link.latency)?;
             adding.latency = adding.latency.max(sums.latency);
             adding.bandwidth = adding.bandwidth.min(sums.bandwidth);
         }
@@ -87,6 +86,28 @@ fn compute() -> Duration {
 fn median(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 2]
+}
+
+/// Measures the link between two ranks, which both call it and get the same result: each of them
+/// subtracts the latency from the time of a sum.
+fn measure_pair(communicator: &dyn Communicator, from: usize, to: usize) -> Result<NetworkLink, RankError> {
+    if communicator.rank() == from {
+        let link = measure(communicator, to)?;
+        let found = [link.bandwidth, link.latency].map(f64::to_le_bytes);
+        communicator.send(to, Channel::Values, found.as_flattened())?;
+        return Ok(link);
+    }
+    answer(communicator, from)?;
+    let mut found = Vec::new();
+    communicator.receive(from, Channel::Values, &mut found)?;
+    let mut reader = Reader(&found);
+    match (reader.u64(), reader.u64()) {
+        (Some(bandwidth), Some(latency)) => {
+            let [bandwidth, latency] = [bandwidth, latency].map(f64::from_bits);
+            Ok(NetworkLink { bandwidth, latency, sums: None })
+        }
+        _ => Err(wrong_message(communicator, from, "no speed of the link".into())),
+    }
 }
 
 /// Measures the link to a rank that runs [`answer`].
@@ -164,6 +185,17 @@ fn measure_sums(
 mod tests {
     use super::*;
     use crate::local_ranks;
+
+    #[test]
+    fn both_ranks_of_a_pair_subtract_one_latency() {
+        let links: Vec<NetworkLink> = std::thread::scope(|scope| {
+            let measured = |rank| scope.spawn(move || measure_pair(&rank, 0, 1).unwrap());
+            let threads: Vec<_> = local_ranks(2).into_iter().map(measured).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(links[0].bandwidth > 0.0 && links[0].bandwidth.is_finite(), "{links:?}");
+        assert_eq!(links[0], links[1]);
+    }
 
     #[test]
     fn all_ranks_get_one_link_and_one_rank_has_none() {

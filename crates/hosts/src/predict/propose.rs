@@ -343,6 +343,9 @@ mod tests {
         let case = PredictionCase { context: 0, ..CASE };
         let error = best(1, &[host(6.0, 10.0), host(4.5, 10.0)], &case).unwrap_err();
         assert_eq!(error, PredictError::Memory { context: 0, needed: 11.0, memory: 10.5 });
+        // Two ranks that share each layer: rank 0 needs half of the layers and 1 GB around them.
+        let error = best(2, &[host(5.5, 10.0), host(5.5, 10.0)], &case).unwrap_err();
+        assert_eq!(error, PredictError::Memory { context: 0, needed: 11.0, memory: 11.0 });
         // More hosts than the ten layers of the model.
         let many = vec![host(6.0, 10.0); 11];
         assert!(matches!(best(1, &many, &CASE), Err(PredictError::TooMany { .. })));

@@ -42,11 +42,13 @@ pub(super) fn stretches(
     let groups = groups(model, hosts, case);
     let table = SecondsTable::new(model, &groups, link, case)?;
     let Some((sum, slowest, quickest)) = table.best(f64::INFINITY) else {
-        let mut all = model.around;
-        model.layers.iter().for_each(|layer| all += *layer);
+        let mut layers = PartLoad::default();
+        model.layers.iter().for_each(|layer| layers += *layer);
         let memory = hosts.iter().map(|host| host.memory).sum::<f64>() / 1e9;
         let overhead: f64 = groups.iter().map(|group| group.overhead * group.hosts.len() as f64).sum();
-        let needed = (all.memory(case) * model.members() as f64 + overhead) / 1e9;
+        // Every member has its part of the layers; rank 0 alone has the load around them.
+        let shared = layers.memory(case) * model.members() as f64;
+        let needed = (shared + model.around.memory(case) + overhead) / 1e9;
         let context = case.cached_tokens();
         return Err(PredictError::Memory { context, needed, memory });
     };
