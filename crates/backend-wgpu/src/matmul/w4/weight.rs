@@ -146,11 +146,14 @@ impl W4Weight {
         device: &Arc<Device>,
         shader: &W4Shader,
     ) -> Result<Arc<ShaderPipeline>, GpuError> {
+        // Before the lock: the first call runs a probe on the device. In a page, WebAssembly is
+        // suspended while it waits, and another call that needs the lock would deadlock.
+        let f16_values = F16Values::of(device);
         let mut known = self.pipelines.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, pipeline)) = known.iter().find(|(one, _)| one == shader) {
             return Ok(Arc::clone(pipeline));
         }
-        let pipeline = device.compiled(&shader.name(), shader.wgsl(F16Values::of(device)))?;
+        let pipeline = device.compiled(&shader.name(), shader.wgsl(f16_values))?;
         known.push((*shader, Arc::clone(&pipeline)));
         Ok(pipeline)
     }
