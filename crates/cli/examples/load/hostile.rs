@@ -112,7 +112,8 @@ fn agent() -> Result<Agent> {
         .into())
 }
 
-/// A short completion.
+/// A short completion. A refusal (429) is an error and not retried: the server keeps room for small
+/// requests during attacks, and a pause before the next try would hide in the measured time.
 fn ask_plainly(agent: &Agent, url: &str) -> Result<()> {
     let body = json!({"prompt": [300, 301, 302, 303, 304, 305, 306, 307], "n_predict": 16, "ignore_eos": true, "cache_prompt": false});
     let mut response = agent.post(format!("{url}/completion")).send(body.to_string())?;
