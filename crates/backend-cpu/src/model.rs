@@ -427,8 +427,7 @@ impl BackendModel for CpuModel {
     }
 
     fn start_trace(&mut self, activations: &Activations, trace: ActivationTrace) -> Result<(), BackendError> {
-        let plans = self.stages.iter().flat_map(|stage| &stage.plans);
-        self.recorder = Some(TraceRecorder::new(plans, activations, trace)?);
+        self.recorder = Some(TraceRecorder::new(&self.stages, activations, trace)?);
         Ok(())
     }
 

@@ -5,9 +5,9 @@ use crate::compile;
 use crate::context::WorkerContext;
 use crate::program::OperandView;
 use latent_backend::{ActivationTrace, BackendError};
-use latent_graph::Plan;
 use latent_graph::activations::{ActivationSource, Activations};
 use latent_graph::ir::AttentionPath;
+use latent_graph::{Plan, Stage};
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -43,12 +43,12 @@ enum ProbeSource {
 
 impl TraceRecorder {
     /// Finds the activations of `trace` in each plan.
-    pub(crate) fn new<'p>(
-        plans: impl Iterator<Item = &'p Plan>,
+    pub(crate) fn new(
+        stages: &[Stage],
         activations: &Activations,
         trace: ActivationTrace,
     ) -> Result<TraceRecorder, BackendError> {
-        let of_plan = |plan: &Plan| -> Result<Vec<Vec<TraceProbe>>, BackendError> {
+        let of_plan = |plan: &Plan, first_kv_layer: usize| -> Result<Vec<Vec<TraceProbe>>, BackendError> {
             let mut phases: Vec<Vec<TraceProbe>> = (0..plan.phase_count()).map(|_| Vec::new()).collect();
             for probe in activations.probes(plan).into_iter().filter(|probe| trace.wants(probe.activation)) {
                 let source = match probe.source {
@@ -56,7 +56,7 @@ impl TraceRecorder {
                         ProbeSource::Value { operand: compile::operand(plan, value)?, columns }
                     }
                     ActivationSource::Cache { kv_layer, columns } => {
-                        ProbeSource::Cache { kv_layer: kv_layer.0, columns }
+                        ProbeSource::Cache { kv_layer: first_kv_layer + kv_layer.0, columns }
                     }
                     ActivationSource::Routing { topk_ids, topk_weights } => ProbeSource::Routing {
                         topk_ids: compile::operand(plan, topk_ids)?,
@@ -69,7 +69,14 @@ impl TraceRecorder {
             }
             Ok(phases)
         };
-        let probes = plans.map(of_plan).collect::<Result<_, _>>()?;
+        // Plans number the KV layers of their own stage; the cache has those of all stages.
+        let (mut probes, mut first_kv_layer) = (Vec::new(), 0);
+        for stage in stages {
+            for plan in &stage.plans {
+                probes.push(of_plan(plan, first_kv_layer)?);
+            }
+            first_kv_layer += stage.kv_layers().len();
+        }
         Ok(TraceRecorder { probes, trace: Mutex::new(trace) })
     }
 

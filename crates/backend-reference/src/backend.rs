@@ -232,7 +232,8 @@ fn record(
             ActivationSource::Cache { kv_layer, columns } => {
                 let Some(span) = span else { return Ok(()) };
                 let slot = latent_backend::slot(&span.block_table, position);
-                out.copy_from_slice(&interpreter.kv.row(kv_layer.0, slot)[columns.clone()]);
+                let layer = interpreter.first_kv_layer + kv_layer.0;
+                out.copy_from_slice(&interpreter.kv.row(layer, slot)[columns.clone()]);
             }
             ActivationSource::Routing { topk_ids, topk_weights } => {
                 let (Some(ids), Some(weights)) =
