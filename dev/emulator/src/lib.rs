@@ -7,7 +7,7 @@
 //!
 //! * `decode`: decodes instructions and memory operands.
 //! * `tiles`: the semantics of each instruction, after Intel's manual (volume 2, and chapter 18 of
-//! volume 1).
+//!   volume 1).
 //! * `handler`: the signal handler.
 #![allow(unsafe_code, reason = "a signal handler that reads and writes the memory that an instruction names")]
 

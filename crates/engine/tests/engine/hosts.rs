@@ -161,7 +161,7 @@ fn every_weight_type_is_cut_between_its_blocks() {
     let folder = tempfile::tempdir().unwrap();
     let (mut ran, mut refused) = ([0; 4], 0);
     let precisions = [Precision::Exact, Precision::Default];
-    for (number, (model, file)) in model_of_each_weight_type(folder.path()).into_iter().enumerate() {
+    for (number, (model, file)) in model_of_each_weight_type(folder.path()).enumerate() {
         let tokens = sure_prompt(&model, &file, 17);
         for (turn, precision) in precisions.into_iter().enumerate() {
             let options = || EngineOptions { precision, ..exact(MlaChoice::Auto) };
