@@ -3,10 +3,11 @@
 #
 #     curl -fsSL URL/install.sh | sh
 #
-# It downloads the archive of this machine and SHA256SUMS, checks the archive, and puts the program, its man pages and completions below
-# $LATENT_PREFIX [~/.local]. LATENT_BASE_URL names another place to download from, LATENT_TARGET another archive (x86_64-unknown-linux-musl
-# is the static program). To uninstall, remove $LATENT_PREFIX/bin/latent; the lines
-# that this script prints name the other files.
+# Downloads the archive for this machine and SHA256SUMS, verifies the archive, and installs the
+# program, man pages and completions below $LATENT_PREFIX [~/.local]. LATENT_BASE_URL is the address
+# to download from. LATENT_TARGET selects another archive (x86_64-unknown-linux-musl has the static
+# program). To uninstall, remove $LATENT_PREFIX/bin/latent and the other files that this script
+# prints.
 set -eu
 
 base_url=${LATENT_BASE_URL:-}
@@ -16,7 +17,7 @@ fail() {
     exit 1
 }
 
-# The whole script is read before anything runs, so that a download that breaks off runs nothing.
+# All code is in functions, and the last line calls main, so that a truncated download runs nothing.
 main() {
     [ -n "$base_url" ] || fail "set LATENT_BASE_URL to the address of a release's files"
     prefix=${LATENT_PREFIX:-${HOME:?}/.local}
@@ -36,7 +37,7 @@ main() {
     mkdir -p "$prefix/bin" "$prefix/share/man/man1" "$prefix/share/bash-completion/completions" \
         "$prefix/share/zsh/site-functions" "$prefix/share/fish/vendor_completions.d" ||
         fail "$prefix cannot be written: set LATENT_PREFIX"
-    # a program that is running is replaced, not written over
+    # Rename instead of overwriting: a running program cannot be written to.
     cp "$from/latent" "$prefix/bin/.latent.new"
     chmod 755 "$prefix/bin/.latent.new"
     mv "$prefix/bin/.latent.new" "$prefix/bin/latent"
@@ -52,7 +53,7 @@ main() {
     esac
 }
 
-# The Rust target of this machine, as archives are named.
+# Prints the Rust target of this machine, which is in the name of the archive.
 target() {
     machine=$(uname -m)
     case $machine in
@@ -62,7 +63,7 @@ target() {
     esac
     case $(uname -s) in
     Linux)
-        # without glibc only the static program runs, which has no GPU backend
+        # Without glibc only the static program runs, which has no GPU backend.
         if [ -e /lib/ld-musl-"$machine".so.1 ] && [ -z "$(ls /lib*/ld-linux-* 2>/dev/null)" ]; then
             echo "$machine-unknown-linux-musl"
         else

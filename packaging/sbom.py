@@ -11,7 +11,7 @@ PROGRAM = "latent-cli"
 
 
 def linked(target, features):
-    """Names and versions of the packages that are linked into the program, or that build what is."""
+    """Names and versions of the packages that are linked into the program or needed to build it."""
     command = ["cargo", "tree", "--locked", "--package", PROGRAM, "--target", target, "--edges", "normal,build"]
     command += ["--prefix", "none", "--format", "{p}", *features]
     tree = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -34,7 +34,7 @@ def main(target, *features):
     packages = {package["id"]: package for package in metadata["packages"]}
     nodes = {node["id"]: node for node in metadata["resolve"]["nodes"]}
     root = next(id for id in metadata["workspace_members"] if packages[id]["name"] == PROGRAM)
-    # the metadata has the features of the whole workspace
+    # `cargo metadata` resolves the features of the whole workspace, not those of the program.
     program = linked(target, features)
     seen = {id for id, package in packages.items() if (package["name"], f"v{package['version']}") in program}
     others = sorted(seen - {root}, key=lambda id: (packages[id]["name"], packages[id]["version"]))
@@ -49,7 +49,7 @@ def main(target, *features):
             for id in [root, *others]
         ],
     }
-    # ids hold the path of the checkout
+    # Package ids contain the path of the checkout, so they are not reproducible.
     text = json.dumps(document, indent=1).replace(f"path+file://{metadata['workspace_root']}", "path+file:///latent")
     print(text)
 

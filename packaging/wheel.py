@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def needed_glibc(program):
-    """The newest glibc whose symbols a program needs, or (0, 0)."""
+    """The newest glibc version that a program's symbols need, or (0, 0)."""
     try:
         text = subprocess.run(["objdump", "-T", program], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
@@ -35,7 +35,8 @@ def main(source, program, folder):
     with zipfile.ZipFile(source) as wheel:
         for entry in wheel.infolist():
             files[entry.filename] = (entry, wheel.read(entry))
-    # the program may need a newer glibc than the module: pip must then refuse the wheel on older systems
+    # The program may need a newer glibc than the module. pip must then refuse the wheel on older
+    # systems.
     target = source.name
     tag = re.search(r"manylinux_(\d+)_(\d+)(?:\.manylinux\d+)?", target)
     needed = needed_glibc(program)
@@ -49,7 +50,7 @@ def main(source, program, folder):
     script.compress_type = zipfile.ZIP_DEFLATED
     files[script.filename] = (script, content)
     record = f"{info}/RECORD"
-    # RECORD comes last, as pip's own tools write it
+    # RECORD comes last, as in wheels that pip's own tools write.
     entry, _ = files.pop(record)
     lines = [f"{path},sha256={digest(data)},{len(data)}\n" for path, (_, data) in files.items()]
     files[record] = (entry, "".join([*lines, f"{record},,\n"]).encode())

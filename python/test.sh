@@ -3,8 +3,9 @@
 #
 #     python/test.sh [PYTHON …]
 #
-# WHEELS names a folder that the wheel is kept in. PYTHON are interpreters from CPython 3.10 on (python3, where none is given): one wheel serves them all. MATURIN in the environment names a
-# maturin; without it, one is installed in a virtual environment. What is compiled goes where cargo puts it (CARGO_TARGET_DIR).
+# PYTHON are CPython interpreters, 3.10 or later (default: python3), which share one wheel.
+# WHEELS is a folder in which the wheel is kept. MATURIN names maturin; by default the script
+# installs it in a virtual environment. Build outputs are in CARGO_TARGET_DIR.
 set -euo pipefail
 cd "$(dirname "$0")"
 [ $# -gt 0 ] || set -- python3
@@ -26,6 +27,6 @@ for python in "$@"; do
     "$python" -m venv "$work/fresh"
     "$work/fresh/bin/python" --version
     "$work/fresh/bin/pip" install --quiet --disable-pip-version-check "$wheel[test]"
-    # from another folder, so that the installed package is what is imported
+    # Run in another folder, so that Python imports the installed package, not python/latent.
     (cd "$work" && "$work/fresh/bin/pytest" --rootdir "$OLDPWD" -c "$OLDPWD/pyproject.toml" "$OLDPWD/tests")
 done

@@ -33,7 +33,7 @@ class Dump:
         self.values: dict[str, Tensor] = {}
 
     def add(self, name: str, value: Tensor) -> None:
-        """Store a copy, as rows of float32. A value that comes twice is an error: its name would mean two things."""
+        """Store a copy as rows of float32. A second value of the same name is an error."""
         if value.numel() % self.rows:
             raise ValueError(f"{name}: {list(value.shape)} cannot be cut into {self.rows} rows")
         if name in self.values:
@@ -47,13 +47,13 @@ def first(output: Any) -> Tensor:
 
 
 def on_output(module: nn.Module | None, name: str, dump: Dump) -> None:
-    """Store what a module returns; nothing if the model has no such module."""
+    """Store the output of a module, if the model has it."""
     if module is not None:
         module.register_forward_hook(lambda _, __, output: dump.add(name, first(output)))
 
 
 def on_input(module: nn.Module | None, name: str, dump: Dump) -> None:
-    """Store what a module is given."""
+    """Store the input of a module."""
     if module is not None:
         module.register_forward_pre_hook(lambda _, inputs: dump.add(name, inputs[0]))
 
@@ -111,12 +111,12 @@ def watch_rope(attention: nn.Module, layer: list[str], dump: Dump) -> None:
 
         def watched(*args: Any, original: Any = original, halves: bool = halves, **kwargs: Any) -> Any:
             rotated = original(*args, **kwargs)
-            if not layer[0]:  # a layer that was not asked for
+            if not layer[0]:  # not selected by --layers
                 return rotated
             for name, value in zip(("q_rope", "k_rope"), rotated[:2], strict=True):
                 if halves:
                     value = value.unflatten(-1, (2, -1)).transpose(-1, -2).flatten(-2)
-                # [1, heads, rows, numbers] to [rows, heads, numbers]
+                # [1, heads, rows, elements] to [rows, heads, elements].
                 dump.add(f"{layer[0]}.{name}", value[0].transpose(0, 1))
             return rotated
 
@@ -154,7 +154,7 @@ def watch_layer(block: nn.Module, prefix: str, running: list[str], experts: int,
         watch_router(gate, prefix, experts, dump)
         shared = part(mlp, "shared_experts", "shared_expert")
         if shared is not None:
-            # without them, what the experts return is ffn_out
+            # Without shared experts, the output of the experts is ffn_out.
             on_output(part(mlp, "experts"), f"{prefix}.experts_out", dump)
             watch_mlp(shared, prefix, dump)
             on_output(shared, f"{prefix}.shared_out", dump)

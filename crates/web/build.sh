@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Builds a folder for a web server: the page of docs/web/, the module, and the demo model. `crates/web/build.sh [FOLDER]`; by default target/web.
+# Builds a folder for a web server: the page of docs/web/, its WebAssembly module, the demo model.
+#
+#   crates/web/build.sh [FOLDER]     default: target/web
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 target=${CARGO_TARGET_DIR:-target}

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# What a pod of leader-worker-set.yaml runs. A worker waits for the leader's mpirun, which comes by ssh; the leader waits for its workers and starts
-# one rank in each pod with the program and the flags that it is given. LeaderWorkerSet sets LWS_GROUP_SIZE, LWS_WORKER_INDEX, LWS_LEADER_ADDRESS.
+# The command of a pod of leader-worker-set.yaml. A worker runs sshd for the leader's mpirun. The
+# leader waits for its workers, then starts one rank per pod with the given program and flags.
+# LeaderWorkerSet sets LWS_GROUP_SIZE, LWS_WORKER_INDEX and LWS_LEADER_ADDRESS.
 set -euo pipefail
 port=2222 keys=$HOME/.ssh
 install -d -m 700 "$keys"
-# one key for all of them: it names the hosts, and opens them
+# All pods share one key, as host key and as user key.
 install -m 600 /ssh/id_ed25519 "$keys/id_ed25519"
 ssh-keygen -y -f "$keys/id_ed25519" >"$keys/authorized_keys"
 printf '* %s\n' "$(cut -d ' ' -f 1,2 "$keys/authorized_keys")" >"$keys/known_hosts"
@@ -14,7 +15,7 @@ if [ "$LWS_WORKER_INDEX" != 0 ]; then
         -o PasswordAuthentication=no -o UsePAM=no -o PidFile=none -o AuthorizedKeysFile="$keys/authorized_keys"
 fi
 
-# NAME-0.SERVICE.NAMESPACE leads NAME-0-1.SERVICE.NAMESPACE and so on
+# The leader is NAME-0.SERVICE.NAMESPACE, its workers are NAME-0-1.SERVICE.NAMESPACE and so on.
 leader=${LWS_LEADER_ADDRESS%%.*} domain=${LWS_LEADER_ADDRESS#*.}
 by_ssh=(-p "$port" -i "$keys/id_ed25519" -o UserKnownHostsFile="$keys/known_hosts" -o BatchMode=yes -o ConnectTimeout=5)
 hosts=localhost:1

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Serves one model that several hosts share: one rank a host, rank 0 on this one, which speaks HTTP.
+# Serves one model on several hosts: one rank per host. Rank 0, on this host, speaks HTTP.
 #
 #   deploy/mpi/serve.sh HOSTS MODEL [further flags of `latent serve`]
 #
-# HOSTS is a file with a name per line, this host's first (see hosts beside this script). Each host has the program (built with --features mpi) and
-# the model at the same paths, and takes ssh from here without a password. LATENT is the program; keys are in the environment, as for `latent serve`.
+# HOSTS is a file with one name per line, this host first (see `hosts` in this folder). Each host
+# needs the program (built with --features mpi) and the model at the same paths, and must accept ssh
+# from this host without a password. LATENT names the program. API keys come from the environment,
+# as for `latent serve`.
 set -euo pipefail
 hosts=$1 model=$2
 shift 2

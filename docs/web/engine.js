@@ -1,4 +1,4 @@
-// The worker as functions that return promises.
+// Wraps the worker's messages in functions that return promises.
 
 export class Engine {
   #worker = new Worker("worker.js", { type: "module" });
@@ -47,7 +47,7 @@ export class Engine {
     this.#worker.postMessage({ call: "stop" });
   }
 
-  // Gives up the module with all its memory, which otherwise only grows.
+  // Terminates the worker to free the module's memory: WebAssembly memory never shrinks.
   end() {
     this.#worker.terminate();
   }

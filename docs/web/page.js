@@ -1,4 +1,4 @@
-// The page: a model, a conversation, figures.
+// The page: model, conversation, figures.
 import { Engine } from "./engine.js";
 import { bytes, ENDS, lacking, parameters, speed, tooLarge } from "./words.js";
 
@@ -50,7 +50,7 @@ async function open() {
   show();
 }
 
-// A module that has loaded nothing yet: what one before it had in memory is given up, and one that failed is replaced.
+// Starts a new module. This frees the memory of the previous one, and replaces a failed one.
 async function unused() {
   if (engine.used) {
     engine.run.end();
@@ -61,7 +61,7 @@ async function unused() {
   return engine.run;
 }
 
-// The bytes of the model that lies beside the page, and how far they have come.
+// Downloads the model next to the page, and reports progress.
 async function fetchDemo() {
   const response = await fetch("pkg/demo.gguf");
   if (!response.ok) throw new Error(`the demo model is not there: ${response.status} ${response.statusText}`);
@@ -96,7 +96,7 @@ function load(name, read) {
   });
 }
 
-// An empty conversation; the cache as it would be when the context is full.
+// Starts an empty conversation, and shows the size of the cache for a full context.
 function renew() {
   messages = [];
   $("messages").replaceChildren();

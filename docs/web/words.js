@@ -1,4 +1,4 @@
-// Figures for people.
+// Formats figures and messages.
 
 const UNITS = ["B", "KiB", "MiB", "GiB"];
 
@@ -25,12 +25,12 @@ export const ENDS = {
   interrupted: "It was stopped.",
 };
 
-// Why a file cannot be loaded; nothing if its size allows it.
+// Why a file cannot be loaded, or nothing if its size is supported.
 export function tooLarge(name, size) {
   return size < 2 ** 31 ? "" : `${name} has ${bytes(size)}; a page holds files of less than 2 GiB. The program has no such limit.`;
 }
 
-// What this browser lacks, in a sentence; nothing if it lacks nothing.
+// A sentence about what this browser lacks, or nothing.
 export function lacking(scope) {
   if (!scope.isSecureContext) return "Browsers offer WebGPU over https and on localhost only: open the page there.";
   if (!scope.navigator.gpu)

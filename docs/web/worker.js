@@ -1,5 +1,5 @@
-// Runs the module beside the page, which stays free meanwhile. A message is { id, call, values }; it is answered by { id, result } or
-// { id, error }, and pieces on the way are { id, heard, values }.
+// Runs the module in a worker, so that the page stays responsive. A message { id, call, values } is
+// answered by { id, result } or { id, error }. Before that, callbacks send { id, heard, values }.
 import init, { answer, load, open, stop } from "./pkg/latent.js";
 
 const calls = {
@@ -21,7 +21,7 @@ onmessage = async ({ data: { id, call, values } }) => {
     const result = await calls[call]((heard, ...values) => postMessage({ id, heard, values }), ...values);
     postMessage({ id, result: JSON.parse(result) });
   } catch (error) {
-    // a trap ends the module: what it was stands on the console
+    // A trap ends the module. Its reason is on the console.
     const ended = error instanceof WebAssembly.RuntimeError;
     postMessage({ id, error: ended ? `the module failed: ${error.message}; load the model again` : String(error.message ?? error) });
   }

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the worker without optimising Dynamo (a quarter of an hour on two cores the first time), and runs its tests: those in Rust, and two workers behind
-# Dynamo's own frontend, which a virtual environment under $TMPDIR gets from pip. CI runs this where DYNAMO=1 is set.
+# Builds the worker with an unoptimised Dynamo (15 minutes on two cores the first time), and runs
+# its Rust tests and a test of two workers behind Dynamo's frontend, which pip installs in a virtual
+# environment under $TMPDIR. CI runs this script if DYNAMO=1 is set.
 set -euo pipefail
 cd "$(dirname "$0")"
 for needed in protoc cmake python3; do

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Makes a container image of a program that is built already: the program, the libraries that it names, and nothing else.
+# Makes a container image of a built program: only the program and its shared libraries.
 #
 #   cargo build --release
-#   packaging/container/build.sh [TAG]         by $BUILDER, else buildah, podman or docker; the tag is latent:latest
+#   packaging/container/build.sh [TAG]     default tag: latent:latest
 #
-# Nothing is fetched: the image is made from scratch. See docs/deploying.md.
+# Uses $BUILDER, or else buildah, podman or docker. Downloads nothing: the image has no base image.
+# See docs/deploying.md.
 set -eu
 cd "$(dirname "$0")/../.."
 tag=${1:-latent:latest}
@@ -23,12 +24,13 @@ root=$context/rootfs
 mkdir -p "$root/usr/bin" "$root/etc/ssl/certs" "$root/tmp" "$root/models"
 chmod 1777 "$root/tmp"
 cp "$program" "$root/usr/bin/latent"
-# lines such as "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)" and "/lib64/ld-linux-x86-64.so.2 (0x…)"
+# ldd prints "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)", and for the loader
+# "/lib64/ld-linux-x86-64.so.2 (0x…)".
 ldd "$program" | sed -n 's/^.*=> \(\/[^ ]*\) (.*$/\1/p; s/^[[:space:]]*\(\/[^ ]*\) (.*$/\1/p' | while read -r library; do
     mkdir -p "$root$(dirname "$library")"
     cp -L "$library" "$root$library"
 done
-# for models of the hub; an image without them serves local files
+# Certificates to download models of the hub. Without them an image serves local files only.
 certificates=/etc/ssl/certs/ca-certificates.crt
 [ ! -r "$certificates" ] || cp -L "$certificates" "$root$certificates"
 cp packaging/container/Containerfile "$context/Containerfile"

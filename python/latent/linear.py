@@ -36,7 +36,7 @@ __all__ = ["MarlinLinear", "quantize_model"]
 PACK = {"fp4": pack_fp4_weights, "int4": pack_u4_weights, "int4_sym": pack_u4_sym_weights}
 NAMES = ("packed", "scales", "zeros", "order", "bias")
 SHIFTS = 4 * np.arange(8, dtype=np.uint32)
-# The output, of eight consecutive ones, whose code is at each position of an AWQ word.
+# Which of eight consecutive outputs each position of an AWQ word holds, lowest bits first.
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 
@@ -375,7 +375,7 @@ class MarlinLinear(Base):
 
     def _set_weight(self, packed: Any, scales: Any, zeros: Any = None) -> None:
         if torch is not None:
-            # many operations of torch know no uint32
+            # Many operations of torch do not support uint32.
             packed, scales = torch.from_numpy(packed.view(np.int32)), torch.from_numpy(scales)
             zeros = None if zeros is None else torch.from_numpy(zeros)
         self.register_buffer("packed", packed)

@@ -9,13 +9,13 @@ import latent
 
 @pytest.fixture(scope="session")
 def model():
-    """The demo model, with a small context; exact, so that the same tokens have the same logits alone and in a batch."""
+    """The demo model with a small context. In exact precision logits do not depend on the batch."""
     return latent.Model.load(ctx_size=512, threads=2, precision="exact")
 
 
 @pytest.fixture
 def truncated(tmp_path):
-    """Half of a file."""
+    """A truncated GGUF file."""
     demo = latent.gguf.read()
     path = tmp_path / "truncated.gguf"
     whole = b"GGUF" + demo["token_embd.weight"].data.tobytes()
@@ -25,7 +25,7 @@ def truncated(tmp_path):
 
 @pytest.fixture(scope="session")
 def plain():
-    """The layer as it is where torch is not installed."""
+    """The layer without torch, even if torch is installed."""
     path = pathlib.Path(latent.__file__).parent / "linear.py"
     spec = importlib.util.spec_from_file_location("linear_without_torch", path)
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Objects that call back, threads that meet, forks in the middle of a step, pipes in place of files, files without room."""
+"""Callbacks that use the model, races between threads, forks during a step, pipes as files, full disks."""
 
 import gc
 import itertools
@@ -16,7 +16,7 @@ from test_process import posix, run
 
 
 class CallsBack:
-    """What a method reads element by element: every time it does something else with the model first."""
+    """A sequence that uses the model whenever a method reads an element."""
 
     def __init__(self, items, work):
         self.items, self.work = items, work
@@ -67,7 +67,7 @@ HOSTILE = [
 
 
 def refused_or_answered(work):
-    """Whether a call ends as calls do: a panic or an exit would pass through."""
+    """Run a call that may fail with an ordinary error. A panic or an exit is not caught."""
     try:
         work()
     except (LatentError, TypeError, ValueError, OverflowError, MemoryError, UnicodeError, AttributeError) as error:
@@ -139,7 +139,7 @@ def test_what_is_read_may_call_back(model):
         lambda value: model.tokenizer.decode(value),
     ]:
         refused_or_answered(lambda call=call: call(CallsBack([1, 2], work)))
-    # what raises in the middle is raised, and the model goes on
+    # An exception of the callback is raised, and the model remains usable.
     def fails():
         raise ZeroDivisionError
 
@@ -156,7 +156,7 @@ def test_a_stream_is_read_while_its_reader_asks_for_more(model):
         seen.append(piece)
         inner = model.stream("The", max_tokens=2, temperature=0)
         next(inner)
-        # dropped in the middle, by the collector as well
+        # Drop the stream during a step; the garbage collector frees the cycle.
         cycle = [inner]
         cycle.append(cycle)
         del inner, cycle

@@ -1,4 +1,7 @@
-"""Products on a GPU, compared with NumPy and with the CPU. In CI the GPU is Mesa's lavapipe; without any, the tests are skipped unless REQUIRE_GPU asks for one."""
+"""Products on a GPU, compared with NumPy and with the CPU. CI uses Mesa's lavapipe.
+
+Without a GPU the tests are skipped, unless REQUIRE_GPU is set.
+"""
 
 import copy
 import os
@@ -16,7 +19,7 @@ from test_gemm import PACK, decoded, nmse, packed_weight, random
 from test_linear import gptq
 
 HERE = os.path.dirname(__file__)
-# K, N, group: one word, groups that cut words, tails of every block, K as one group
+# K, N, group: one word, groups that cut words, partial blocks in each dimension, one group for K.
 SHAPES = [(8, 1, 8), (96, 33, 12), (256, 100, 64), (520, 65, 520)]
 
 
@@ -69,7 +72,7 @@ def test_arrays_of_a_chain_stay_on_the_device(gpu):
     y = latent.quantized_linear(y, layers[1])
     host = latent.quantized_linear(latent.quantized_linear(x, **first, bias=bias), **second)
     assert y.shape == (2, 3, 24) and nmse(y.to_numpy(), host.astype(np.float64)) < 1e-6
-    # arrays of the host are sent where the inputs are
+    # Host arrays are copied to the device of the inputs.
     y = latent.quantized_linear(latent.quantized_linear(there, **first, bias=bias), **second)
     assert isinstance(y, DeviceArray) and nmse(y.to_numpy(), host.astype(np.float64)) < 1e-6
     half = there.astype(np.float16)
@@ -77,7 +80,7 @@ def test_arrays_of_a_chain_stay_on_the_device(gpu):
     np.testing.assert_array_equal(half.astype("float32").to_numpy(), x.astype(np.float16).astype(np.float32))
     assert layers[0].kernel(1) == ("marlin_gemm_fused_fp4", 1)
     assert layers[1].kernel(40)[0] == "marlin_gemm_u4"
-    # odd columns in f16
+    # An odd number of columns in f16.
     odd = DeviceArray(random(3, 7), gpu).astype("float16").to_numpy()
     np.testing.assert_array_equal(odd, random(3, 7).astype(np.float16))
     assert DeviceArray(random(4, 0), gpu).to_numpy().shape == (4, 0)
@@ -139,12 +142,12 @@ def test_a_layer_on_a_device(gpu, plain, quant, tmp_path):
     host = plain.from_dense(w, bias, quant)
     layer = plain.from_dense(w, bias, quant, device="gpu")
     assert layer.device == gpu and repr(layer).endswith(f"device={gpu!r})")
-    # the CPU rounds inputs to 16 bits
+    # The CPU rounds inputs to 16 bits.
     np.testing.assert_allclose(layer(x), host(x), rtol=1e-3, atol=1e-3)
     y = layer(DeviceArray(x, gpu))
     assert isinstance(y, DeviceArray)
     np.testing.assert_array_equal(y.to_numpy(), layer(x))
-    # another state is sent anew, and another bias
+    # A changed state is copied to the device again, and so is a changed bias.
     other = plain.from_dense(-w, 2 * bias, quant)
     layer.load_state_dict(other.state_dict())
     np.testing.assert_allclose(layer(x), other(x), rtol=1e-3, atol=1e-3)

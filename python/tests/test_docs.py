@@ -1,4 +1,4 @@
-"""The documents' programs run, and the notebook's cells."""
+"""Runs the programs in docs/ and the cells of the notebook."""
 
 import pathlib
 import re
@@ -26,7 +26,7 @@ def test_the_programs_of_a_document_run(path, section, count, capsys, tmp_path, 
     names = {}
     for program in found:
         exec(compile(program, path, "exec"), names)
-    # they tell stories
+    # The programs print stories.
     assert len(capsys.readouterr().out.split()) > 30
 
 

@@ -9,7 +9,7 @@ import latent
 from latent.errors import ArgumentError
 
 E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float64)
-# K, N, group: K as one group, one group a word, tails of every block
+# K, N, group: one group for K, one group per word, partial blocks in each dimension.
 SHAPES = [(8, 1, 8), (64, 16, 32), (96, 33, 8), (256, 100, 64), (384, 37, 128), (520, 65, 520)]
 PACK = {"fp4": latent.pack_fp4_weights, "int4": latent.pack_u4_weights, "int4_sym": latent.pack_u4_sym_weights}
 
@@ -23,7 +23,7 @@ def groups(w, group):
 
 
 def words(codes):
-    """Eight codes along K, the first in the lowest bits."""
+    """Pack eight codes along K per word, the first in the lowest bits."""
     eights = codes.reshape(codes.shape[0] // 8, 8, codes.shape[1]).astype(np.uint32)
     return np.bitwise_or.reduce(eights << (4 * np.arange(8, dtype=np.uint32))[None, :, None], axis=1)
 
@@ -33,7 +33,7 @@ def fp4(w, group):
     scales = (np.abs(w).max(1) / np.float32(6)).astype(np.float16)
     with np.errstate(divide="ignore", invalid="ignore"):
         sizes = np.nan_to_num(np.abs(w / scales.astype(np.float32)[:, None]))
-    # the nearest value, and of two the one with the even code
+    # The nearest value; in a tie, the one with the even code.
     distance = np.abs(sizes.astype(np.float64)[..., None] - E2M1)
     nearest = distance == distance.min(-1, keepdims=True)
     codes = np.argmax(nearest * (2 - np.arange(8) % 2), axis=-1)
@@ -80,7 +80,7 @@ def nmse(found, truth):
 
 
 def packed_weight(quant, k, n, group, seed=1):
-    """The arguments that name a weight."""
+    """The arguments of `quantized_linear` that describe a weight."""
     packed, scales, *zeros = PACK[quant](random(k, n, seed=seed), group)
     return {"packed": packed, "scales": scales, "group_size": group, "zeros": zeros[0] if zeros else None, "quant_type": quant}
 
@@ -89,7 +89,7 @@ def packed_weight(quant, k, n, group, seed=1):
 @pytest.mark.parametrize(("k", "n", "group"), SHAPES)
 def test_codes_and_scales_are_those_of_numpy(quant, k, n, group):
     w = random(k, n)
-    # a group of zeros, ties, the ends, groups of one sign
+    # A group of zeros, ties, the extreme values, groups of one sign.
     w[:, 0] = 0
     w[0, -1], w[1:8, -1] = 6, [0.25, -0.75, 1.25, -1.75, 2.5, 3.5, -5]
     w[:group, n // 2] = np.abs(w[:group, n // 2])
@@ -141,7 +141,7 @@ def test_inputs_have_any_leading_dimensions_and_types():
     half = x.astype(np.float16)
     truth = half.astype(np.float64) @ decoded("fp4", weight["packed"], weight["scales"], 32)
     assert nmse(latent.quantized_linear(half, **weight), truth) < 1e-6
-    # words as other packers have them
+    # Other packers store words as int32.
     signed = weight | {"packed": weight["packed"].view(np.int32)}
     np.testing.assert_array_equal(latent.quantized_linear(x, **signed), y)
 
@@ -160,7 +160,7 @@ def test_scales_of_mxfp4_and_nvfp4():
 
 def test_memory_is_shared_by_dlpack():
     class Tensor:
-        """What another library's tensor offers."""
+        """A tensor of another library with DLPack support."""
 
         def __init__(self, array):
             self.array = array

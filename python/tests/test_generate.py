@@ -36,7 +36,7 @@ def test_a_stream_that_is_closed_ends_where_its_reader_is(model):
         pieces = [next(stream) for _ in range(3)]
     assert stream.answer.stop == "interrupted" and stream.answer.text.startswith("".join(pieces))
     assert len(stream.answer.text) < 100
-    # one that is dropped makes room for others
+    # A dropped stream releases its blocks for other answers.
     model.stream("Once upon a time", temperature=0)
     assert model.generate("The", **GREEDY).stop == "length"
 
@@ -138,7 +138,7 @@ def test_threads_share_the_model(model):
 
 
 def test_python_runs_while_the_model_does(model):
-    # measuring the machine takes some tenths of a second
+    # `profile` runs for some tenths of a second, since it measures the machine.
     thread = threading.Thread(target=lambda: model.profile(64, 4))
     thread.start()
     rounds = 0
@@ -163,7 +163,7 @@ def test_a_stream_has_one_reader_at_a_time(model):
         thread.start()
     for thread in threads:
         thread.join()
-    # who comes second either is refused, or finds the stream read
+    # The second thread is refused, or finds the stream at its end.
     assert all("another thread reads this stream" in problem for problem in problems)
     assert stream.answer.tokens
 
@@ -175,5 +175,5 @@ def test_a_closed_model_refuses():
     with pytest.raises(LatentError, match="was closed"):
         own.generate("Once")
     own.close()
-    # what was taken from it before lives on
+    # Objects obtained from the model before it was closed remain usable.
     assert tokenizer.decode(tokenizer.encode("a fox")) and "".join(stream)

@@ -40,7 +40,7 @@ def test_tensors_are_views_of_the_file(file):
     assert view.shape == tensor.shape and view.dtype == np.float32
     np.testing.assert_array_equal(view, tensor.decode())
     np.testing.assert_array_equal(np.asarray(tensor), view)
-    # the array keeps the file
+    # The array keeps the file mapped.
     data = gguf.read(DEMO)[name].data
     gc.collect()
     np.testing.assert_array_equal(data, tensor.data)

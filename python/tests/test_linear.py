@@ -1,4 +1,4 @@
-"""The layer, as a module of torch and without it. Where torch is not installed, the tests of the former are skipped."""
+"""The layer with and without torch. Tests that need torch are skipped if it is not installed."""
 
 import copy
 import pathlib
@@ -19,7 +19,7 @@ def random(*shape):
 
 
 class Dense:
-    """What torch.nn.Linear has."""
+    """The attributes of torch.nn.Linear."""
 
     weight, bias = random(24, 64), random(24)
 
@@ -77,7 +77,7 @@ def test_what_cannot_be_is_refused_with_the_numbers(plain, tmp_path):
 
 
 def gptq(k, n, group, seed=0):
-    """Tensors of a checkpoint with act-order, and the weight that they mean."""
+    """Tensors of a GPTQ checkpoint with act-order, and their dequantized weight."""
     generator = np.random.default_rng(seed)
     codes, zeros = generator.integers(0, 16, (k, n)), generator.integers(0, 16, (k // group, n))
     scales = generator.uniform(0.01, 0.1, (k // group, n)).astype(np.float16)
@@ -104,7 +104,7 @@ def test_tensors_of_gptq(plain, tmp_path):
     path.write_bytes(path.read_bytes().replace(layer.order.tobytes(), bytes(4 * 96)))
     with pytest.raises(FileError, match="order is not a permutation of 96 inputs"):
         plain.load(path)
-    # without act-order, and zero points as they are
+    # Without act-order, and with zero points stored unchanged.
     in_order = np.arange(96) // 32
     weight = weight + scales.astype(np.float64)[g_idx]
     values = np.empty_like(weight)
@@ -129,13 +129,13 @@ def test_tensors_of_gptq(plain, tmp_path):
 
 
 def across(codes, order=range(8)):
-    """Words of eight neighbours of a row, in an order."""
+    """Pack eight neighbouring codes of a row per word, in the given order."""
     eights = codes.reshape(len(codes), -1, 8)[:, :, list(order)].astype(np.uint32)
     return np.bitwise_or.reduce(eights << (4 * np.arange(8, dtype=np.uint32)), axis=2).view(np.int32)
 
 
 def integers(k, n, group, seed=0):
-    """Codes, zero points, scales `[groups, N]`, and the weight that they mean."""
+    """Codes, zero points, scales `[groups, N]`, and the dequantized weight."""
     generator = np.random.default_rng(seed)
     codes, zeros = generator.integers(0, 16, (k, n)), generator.integers(0, 16, (k // group, n))
     scales = generator.uniform(0.01, 0.1, (k // group, n)).astype(np.float16)
@@ -151,7 +151,7 @@ def test_tensors_of_awq(plain):
     layer = plain.from_awq(**state, bias=bias)
     assert (layer.quant_type, layer.group_size) == ("int4", 32)
     np.testing.assert_array_equal(layer.dequantize(), weight.astype(np.float32))
-    # a state dict, and a module
+    # From a state dict, and from a module.
     states = {f"up.{name}": array for name, array in (state | {"bias": bias}).items()}
     module = type("WQLinear", (), state | {"bias": None})()
     for other, bias_of in [(plain.from_awq(states, prefix="up."), bias), (plain.from_awq(module), None)]:
@@ -185,7 +185,7 @@ def test_integers_of_compressed_tensors(plain):
     layer = plain.from_compressed_tensors({"weight_packed": packed, "weight_scale": scale})
     assert layer.quant_type == "int4_sym"
     np.testing.assert_array_equal(layer.dequantize(), symmetric)
-    # a group for the whole row, and an order
+    # One group per row, with an order.
     g_idx = np.random.default_rng(3).permutation(of).astype(np.int32)
     layer = plain.from_compressed_tensors(packed, scale, weight_g_idx=g_idx)
     expected = ((codes - 8) * scales.astype(np.float64)[g_idx]).astype(np.float32)
@@ -228,7 +228,7 @@ def test_fp4_of_compressed_tensors(plain, torch, tmp_path):
         latent.MarlinLinear.from_compressed_tensors(*tensors)
     with pytest.raises(ArgumentError, match="expected a positive number"):
         latent.MarlinLinear.from_compressed_tensors(*tensors, weight_global_scale=-divisor)
-    # a reader without torch has bytes
+    # A reader without torch returns bytes.
     bytes_of = [scale.view(torch.uint8).numpy(), None, None, divisor.numpy()]
     np.testing.assert_array_equal(plain.from_compressed_tensors(packed, *bytes_of).dequantize(), layer.dequantize())
 
@@ -254,7 +254,7 @@ def test_bf16_scales(torch):
     layer = latent.MarlinLinear.from_compressed_tensors(torch.from_numpy(across(codes.T)), scales.T.contiguous())
     of = np.arange(96) // 32
     expected = (codes - 8) * scales.float().numpy()[of]
-    # a bf16 of this range is an f16
+    # A bf16 in this range is exact in f16.
     np.testing.assert_array_equal(layer.dequantize(), expected.astype(np.float32))
 
 
@@ -294,7 +294,7 @@ def test_a_model_is_quantized_but_for_what_is_skipped(torch):
     assert type(model.lm_head) is torch.nn.Linear
     found = model(torch.ones(2, 64))
     assert ((found - expected) ** 2).mean() < 0.1 * (expected**2).mean()
-    # all below a module
+    # All layers below a module.
     model = latent.quantize_model(Model(), skip=["layers", "odd"])
     assert isinstance(model.lm_head, latent.MarlinLinear) and type(model.layers[1].up) is torch.nn.Linear
     attention = latent.quantize_model(torch.nn.MultiheadAttention(64, 4))
@@ -305,7 +305,7 @@ def test_a_model_is_quantized_but_for_what_is_skipped(torch):
 
 
 def layer_words(qweight, g_idx):
-    """The words of inputs in the order of their groups."""
+    """Words whose inputs are sorted by group."""
     codes = np.stack([(qweight.view(np.uint32) >> 4 * i) & 15 for i in range(8)], 1).reshape(-1, qweight.shape[1])
     codes = codes[np.argsort(g_idx, kind="stable")]
     return sum(codes[i::8] << np.uint32(4 * i) for i in range(8)).astype(np.uint32)
@@ -347,7 +347,7 @@ def test_files_that_are_none_are_refused(plain, tmp_path):
 
 def test_torch_is_imported_when_the_layer_is_asked_for():
     code = "import sys, latent; latent.pack_fp4_weights; assert 'torch' not in sys.modules; latent.MarlinLinear"
-    # not where the package's sources are, which would be imported in place of the package
+    # Not in python/, where Python would import the sources instead of the installed package.
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, cwd=pathlib.Path(__file__).parent)
     with pytest.raises(AttributeError, match="no attribute 'MarlinLinears'"):
         latent.MarlinLinears
@@ -369,7 +369,7 @@ def test_a_module_of_torch(torch, plain, quant, tmp_path):
     assert torch.equal(new(x), layer(x))
     with pytest.raises(RuntimeError, match="size mismatch"):
         latent.MarlinLinear(128, 24, quant_type=quant).load_state_dict(state)
-    # files pass between both forms
+    # The layers with and without torch read each other's files.
     layer.save(tmp_path / "layer")
     np.testing.assert_array_equal(plain.load(tmp_path / "layer")(x.numpy()), layer(x).numpy())
     plain.from_linear(Dense, quant).save(tmp_path / "plain")
@@ -385,7 +385,7 @@ def test_a_state_in_safetensors_of_torch(torch, tmp_path):
     other.load_state_dict(files.load_file(tmp_path / "model.safetensors"))
     x = torch.from_numpy(random(5, 64))
     assert torch.equal(other(x), model(x))
-    # and what this package writes is read there
+    # The safetensors package reads files that `save` has written.
     model[0].save(tmp_path / "layer.safetensors")
     state = files.load_file(tmp_path / "layer.safetensors")
     assert all(torch.equal(state[name], tensor) for name, tensor in model[0].state_dict().items())
@@ -402,7 +402,7 @@ def test_types_of_the_inputs_and_of_the_module(torch):
     layer.to(torch.bfloat16)
     assert (layer.bias.dtype, layer.scales.dtype, layer.packed.dtype) == (torch.bfloat16, torch.float16, torch.int32)
     torch.testing.assert_close(layer(x), whole, rtol=1e-2, atol=1e-2)
-    # the transpose is copied, as other modules do
+    # A transposed input is copied, as in other modules.
     assert torch.equal(layer(x.T.contiguous().T), layer(x))
     with pytest.raises(ArgumentError, match="x is an array of float64"):
         layer(x.double())

@@ -41,7 +41,7 @@ def test_scales_at_load_and_of_an_answer(adapter):
     assert tokens(model) == base
     changed = tokens(model, lora=[1.0])
     assert changed != base and tokens(model) == base
-    # a path alone has the scale 1, and several are added
+    # A path without a scale has scale 1, and several adapters are added.
     whole = load(lora=str(adapter))
     assert tokens(whole) == changed and tokens(whole, lora=[0]) == base
     both = load(lora=[(adapter, 0.25), (str(adapter), 0.75)])

@@ -1,4 +1,4 @@
-"""What is in the package."""
+"""Contents of the package."""
 
 import ast
 import pathlib
@@ -57,7 +57,7 @@ def test_the_stubs_name_every_option(model):
     ]:
         with pytest.raises(latent.errors.ArgumentError, match="expected one of") as raised:
             function(*positional, no_such_option=1)
-        # the last overload is that of arrays
+        # The last overload is the one for arrays.
         *_, stub = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == function.__name__]
         known = set(str(raised.value).split("expected one of ")[1].split(", "))
         assert {argument.arg for argument in stub.args.kwonlyargs} == known

@@ -1,4 +1,4 @@
-"""What concerns the whole process: signals, forks, exit."""
+"""Effects on the whole process: signals, forks, exit."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ from latent.errors import ForkedError
 posix = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 
 
-# not where the package's sources are, which would be imported in place of the package
+# Not in python/, where Python would import the sources instead of the installed package.
 HERE = os.path.dirname(__file__)
 
 
 def run(code):
-    """Runs a program of its own."""
+    """Run a program in a new process."""
     program = [sys.executable, "-c", textwrap.dedent(code)]
     return subprocess.run(program, capture_output=True, text=True, timeout=60, cwd=HERE)
 
@@ -37,7 +37,8 @@ def run(code):
     ],
 )
 def test_ctrl_c_ends_what_runs(work):
-    # whatever the machine: the reference backend is slow, and what has ended begins anew
+    # The reference backend is slow, and finished work starts again, so a call runs on any machine
+    # when the signal arrives.
     code = f"""
         import latent
         model = latent.Model.load(device="reference")

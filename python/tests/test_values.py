@@ -22,7 +22,7 @@ def test_logits_are_those_that_choose(model):
 
 def test_arrays_pass_to_and_from_other_libraries_by_dlpack(model):
     class Tensor:
-        """What another library's tensor offers."""
+        """A tensor of another library with DLPack support."""
 
         def __init__(self, array):
             self.array = array

@@ -1,4 +1,5 @@
-// axe-core's findings in a page, as it stands. The package is installed beside playwright-core.
+// axe-core's findings in the current state of a page. The package is installed with
+// playwright-core.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { join } from "node:path";
@@ -6,9 +7,10 @@ import { join } from "node:path";
 const require = createRequire(join(process.env.NODE_PATH ?? process.cwd(), "x.js"));
 const source = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
 
-// One line per finding: the rule, and the elements. Frames have tests of their own. `accepted`: a rule and the elements that may break it.
+// One line per finding: the rule, and the elements. Frames are tested separately. `accepted`: rules
+// and the elements that may break them.
 export async function findings(page, accepted = {}) {
-  // evaluated, not added as an element: the policy of the page allows none
+  // Evaluate the script: the page's content security policy forbids a script element.
   await page.evaluate(source);
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { iframes: false, resultTypes: ["violations"] }));
   for (const violation of violations) violation.nodes = violation.nodes.filter(({ html }) => !accepted[violation.id]?.test(html));

@@ -1,4 +1,4 @@
-// What the drawing shows and how it is moved through.
+// Content of the drawing, and navigation in it.
 import assert from "node:assert/strict";
 
 const scale = (page) => page.evaluate(() => document.getElementById("world").getCTM().a);
@@ -15,7 +15,7 @@ export async function checkDrawing(page, shot) {
   }
   assert.ok(!text.includes("phase 9"), "nine phases, counted from 0");
   assert.match(await page.textContent("#notice"), /assumed to be F8_E4M3/);
-  // no box lies over another, in any view
+  // Boxes do not overlap in any view.
   for (const stage of ["circuit", "ir", "plan"]) {
     await choose(page, "stage", stage);
     assert.ok((await operations(page)) > 20, stage);
@@ -38,14 +38,14 @@ export async function checkDrawing(page, shot) {
   assert.ok(counts.auto.includes("attend_latent") && counts.auto.includes("attend_expanded"));
   await choose(page, "formulation", "auto");
 
-  // for one row the naive path is pale, for many the absorbed one
+  // For one row the naive path is pale, for many rows the absorbed one.
   const pale = () => page.$$eval("#world .op.pale", (list) => list.map((op) => op.getAttribute("aria-label")));
   assert.ok((await pale()).every((label) => /rope|attend_expanded/.test(label)));
   await choose(page, "bucket", "prefill");
   assert.ok((await pale()).some((label) => label.includes("attend_latent")));
   await choose(page, "bucket", "decode");
 
-  // the wheel zooms around the pointer, a drag pans and opens nothing
+  // The wheel zooms around the pointer. A drag pans, and does not open an operation.
   const before = await scale(page);
   const box = await page.locator("#canvas").boundingBox();
   const [x, y] = [box.x + 500, box.y + 300];
@@ -81,7 +81,7 @@ export async function checkDrawing(page, shot) {
   await page.setViewportSize({ width: 1500, height: 950 });
 }
 
-// Pairs of operations of one block whose boxes lie over each other.
+// Pairs of operations of one block whose boxes overlap.
 function overlaps(page) {
   return page.evaluate(() => {
     const found = [];
@@ -98,7 +98,7 @@ function overlaps(page) {
   });
 }
 
-// Texts of an operation that run out of its box.
+// Texts of an operation that exceed its box.
 function overflows(page) {
   return page.evaluate(() => {
     const found = [];
@@ -124,12 +124,12 @@ export async function checkPanel(page, shot) {
   for (const word of ["y = x · Wᵀ", "rms_norm attn_norm", "rows × 1536", "F8_E4M3", "bound to", "input f32", "tier", "other kernel", "FLOP", "weights read", "model.layers.{layer}.self_attn.q_a_proj.weight"]) {
     assert.ok(text.includes(word), `the panel says ${word}: ${text}`);
   }
-  // 2 · (1536 + 576) · 7168 operations for a row
+  // 2 · (1536 + 576) · 7168 FLOPs per row.
   assert.ok(text.includes("30.3 MFLOP"), text);
   await page.keyboard.press("Escape");
   assert.ok(await panel.isHidden());
   await op("attend_latent").click();
-  // 2 · 128 heads · 4097 rows · (576 + 512)
+  // 2 · 128 heads · 4097 rows · (576 + 512) FLOPs.
   assert.match(await panel.textContent(), /1.14 GFLOP/);
   await page.fill("#cached", "0");
   assert.match(await panel.textContent(), /279 kFLOP/);
@@ -169,7 +169,7 @@ export async function checkKeys(page) {
   assert.equal(await page.locator("#zoom-level").textContent(), `${Math.round(before * 125)} %`);
   await page.keyboard.press("-");
   await page.keyboard.press("w");
-  // with the keyboard alone: to the first operation, on to the next, into its panel and back
+  // With the keyboard only: to the first operation, to the next one, into its panel and back.
   await page.locator('#world .op[tabindex="0"]').first().focus();
   const first = await page.evaluate(() => document.activeElement.getAttribute("aria-label"));
   await page.keyboard.press("ArrowDown");
@@ -185,7 +185,7 @@ export async function checkKeys(page) {
   assert.ok(await page.locator("#help").isVisible());
   await page.keyboard.press("Escape");
   assert.ok(await page.locator("#help").isHidden());
-  // what a screen reader meets: everything that can be operated has a name
+  // For screen readers, every control has a name.
   const nameless = await page.$$eval("button, input, select, .op, [role=tab], [role=radio]", (list) =>
     list.filter((e) => !(e.getAttribute("aria-label") || e.textContent.trim() || e.labels?.length || e.title)).map((e) => e.outerHTML),
   );

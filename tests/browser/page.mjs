@@ -1,5 +1,6 @@
-// Opens the page of `latent serve` in Chromium, before a server that plays scenes (page/mock.mjs), and asserts what a person would
-// see and do. With a folder, screenshots for looking at; with --only WORD, the checks whose name holds it. See README.md.
+// Tests the page of `latent serve` in Chromium with a scripted server (page/mock.mjs). With a
+// folder, it saves screenshots; with --only WORD, it runs the checks whose name contains WORD. See
+// README.md.
 import assert from "node:assert/strict";
 import { mkdirSync } from "node:fs";
 import { createRequire } from "node:module";
@@ -29,7 +30,8 @@ const browser = await chromium.launch({
   args: ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
 });
 
-// A browser profile of its own for each check; the page may ask only its own server, and must not fail.
+// Each check has a new browser profile. The page may only send requests to its server, and must not
+// raise errors.
 async function visit(mock, problems, { init, path = "", wait = true, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 860 }, colorScheme: "light", locale: "en-GB", ...options });
   if (init) await context.addInitScript(init);

@@ -1,4 +1,4 @@
-// Reading the drawing: inside another page, at a readable size, folded, linked to, saved.
+// Reading the drawing: embedded, at a readable size, collapsed, linked to, saved.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { findings } from "./axe.mjs";
@@ -31,7 +31,7 @@ export async function checkReadable(page, shot) {
   await page.setViewportSize({ width: 1500, height: 950 });
   await page.reload();
   await page.waitForSelector("#world .op");
-  // dragging over text selects none of it
+  // Dragging over text does not select it.
   const box = await page.locator("#canvas").boundingBox();
   await page.mouse.move(box.x + 120, box.y + 40);
   await page.mouse.down();
@@ -47,7 +47,7 @@ export async function checkReadable(page, shot) {
   assert.ok(await page.isHidden("#guide"));
 }
 
-// WCAG's contrast of every label with what is behind it.
+// The WCAG contrast of every label with its background.
 export async function checkLabelContrast(page) {
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });
@@ -119,7 +119,7 @@ export async function checkSaving(page) {
   assert.match(svg.toString(), /^<svg [^>]*viewBox="0 0 \d+/);
   for (const words of ["Layers 3–60", "attend_latent", "--linear:"]) assert.ok(svg.toString().includes(words), words);
   assert.ok(!svg.toString().includes('class="fold"'), "no controls");
-  // it is an image by itself, with its colours
+  // The saved SVG is complete, with its colours.
   const drawn = await page.evaluate(async (text) => {
     const image = new Image();
     image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(text)}`;
@@ -148,7 +148,7 @@ export async function checkMap(page) {
   assert.ok(await page.isVisible("#map-box"), "a part is out of sight again");
 }
 
-// In a frame of a page that is taller than the window.
+// A frame in a page that is taller than the window.
 export async function checkEmbedded(page, shot) {
   const inside = page.frameLocator("iframe");
   await inside.locator("#world .op").first().waitFor();
@@ -184,7 +184,7 @@ export async function checkEmbedded(page, shot) {
     look();
   }), zoomed);
   assert.equal(await page.evaluate(() => scrollY), 0, "after a click it zooms");
-  // a press beside it, and it rests again
+  // A click outside of the drawing disables the wheel again.
   await page.mouse.click(box.x + 5, box.y + box.height + 20);
   await inside.locator("#wheel-hint").waitFor({ state: "visible" });
   await page.mouse.move(...over);
@@ -192,9 +192,9 @@ export async function checkEmbedded(page, shot) {
   await page.waitForFunction(() => scrollY > 100);
 }
 
-// What axe-core finds in every tab, light and dark, with an operation open and with a dialog.
+// axe-core's findings in every tab, light and dark, with an open operation and with a dialog.
 export async function checkAccessibility(page) {
-  // an operation's name says in words what its box abbreviates in several lines
+  // The accessible name of an operation spells out the abbreviations of its box.
   const clean = async (state) => assert.deepEqual(await findings(page, { "label-content-name-mismatch": /^<g class="op / }), [], state);
   for (const colorScheme of ["light", "dark"]) {
     await page.emulateMedia({ colorScheme });
@@ -215,7 +215,7 @@ export async function checkAccessibility(page) {
   await page.emulateMedia({ colorScheme: "light" });
 }
 
-// The timeline of a loaded profile: the same as the program writes.
+// The timeline of a loaded profile equals that of the program.
 export async function checkTimeline(page, written, shot) {
   await page.click("#tab-profile");
   const charts = page.locator("#profile-tab .timeline");
@@ -231,7 +231,7 @@ export async function checkTimeline(page, written, shot) {
   await shot(page, "timeline");
   const [download] = await Promise.all([page.waitForEvent("download"), page.click("#save-timeline")]);
   const saved = JSON.parse(readFileSync(await download.path(), "utf8"));
-  // a profile that was read and written once more has other last digits
+  // Reading and writing a profile changes the last digits of numbers.
   const rounded = (value) => JSON.parse(JSON.stringify(value), (_, entry) => (typeof entry === "number" ? Number(entry.toPrecision(12)) : entry));
   assert.deepEqual(rounded(saved), rounded(written));
   const threads = new Set(saved.traceEvents.map(({ tid }) => tid));
@@ -242,8 +242,8 @@ export async function checkTimeline(page, written, shot) {
   }
 }
 
-// The page places blocks itself, since they fold. Unfolded and with room for all columns they stand where the program puts them in
-// an SVG.
+// The page lays out blocks itself, since they collapse. Expanded, and with room for all columns,
+// they have the positions of the program's SVG.
 export async function checkArrangement(page) {
   await page.setViewportSize({ width: 6000, height: 950 });
   for (const stage of ["circuit", "ir", "plan"]) {

@@ -1,4 +1,4 @@
-// Opens the pages of `latent graph --html` in Chromium and asserts what a person would see and do. See README.md.
+// Tests the pages of `latent graph --html` in Chromium as a user sees and uses them. See README.md.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -30,7 +30,7 @@ run("graph", "--html", file("demo.html"), "--profile", file("profile.json"), "--
 run("graph", config, "--html", file("v3.html"), "--against", join(here, "../../models/mla-demo-Q4_K_M.gguf"));
 run("graph", hostile(), "--html", file("hostile.html"), ...hostileFiles());
 
-// A configuration whose every text tries to become markup.
+// A configuration in which every text contains markup.
 function hostile() {
   const evil = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>";
   const object = JSON.parse(readFileSync(config, "utf8"));
@@ -40,7 +40,7 @@ function hostile() {
   return path;
 }
 
-// Statistics and a comparison whose every text does, with numbers that are none.
+// Statistics and a comparison in which every text contains markup, with invalid numbers.
 function hostileFiles() {
   const evil = "</script><script>window.pwned=1</script><!--<img src=x onerror=window.pwned=1>";
   const tensor = { name: evil, type: evil, shape: [evil, null, 3], min: evil, max: null, mean: [], rms: null, zero_share: {}, wrong: [evil, { [evil]: 1 }], odd: evil };
@@ -59,7 +59,7 @@ const context = await chromium.launchPersistentContext(file("profile"), {
 });
 const problems = [];
 
-// Opens a page that may ask nothing of any network and must not fail.
+// Opens a page that must not access the network and must not raise errors.
 async function open(name) {
   const page = await context.newPage();
   page.on("pageerror", (error) => problems.push(`${name}: ${error.message}`));
@@ -75,7 +75,7 @@ try {
   const v3 = await open("v3.html");
   const drawn = await v3.evaluate(() => performance.getEntriesByName("latent-drawn")[0].startTime);
   console.log(`the page of 61 layers stood after ${drawn.toFixed(0)} ms (${(readFileSync(file("v3.html")).length / 1e6).toFixed(2)} MB)`);
-  // the promise is a second; a busy machine gets five, so that only a real change fails
+  // The page should open within a second. The limit is five, so that a busy machine does not fail.
   assert.ok(drawn < 5000, `drawn after ${drawn} ms`);
   await checkDrawing(v3, shot);
   await checkPanel(v3, shot);
@@ -114,7 +114,7 @@ try {
   await checkHostileTabs(evil, shot);
   assert.equal(await evil.locator("img").count(), 0);
   assert.equal(await evil.evaluate(() => window.pwned), undefined, "a text of a loaded file ran as script");
-  // what a name could at most smuggle in is stopped by the policy
+  // Even if a name could inject markup, the content security policy would block it.
   const stopped = await evil.evaluate(
     () =>
       new Promise((resolve) => {

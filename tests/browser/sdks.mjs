@@ -1,5 +1,6 @@
-// The JavaScript SDKs of OpenAI and Anthropic in a page of another origin than `latent serve`: their preflights, answers and streams, with --cors for the page's origin,
-// for `localhost` and for `*`, and without it. esbuild bundles the SDKs as a page's author would. See README.md.
+// The JavaScript SDKs of OpenAI and Anthropic in a page of another origin than `latent serve`:
+// preflights, answers and streams, with --cors for the page's origin, for `localhost` and for `*`,
+// and without it. esbuild bundles the SDKs, as for a real page. See README.md.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { createServer } from "node:http";
@@ -28,7 +29,7 @@ const pages = createServer((request, response) => {
 await new Promise((resolve) => pages.listen(0, "127.0.0.1", resolve));
 const origin = `http://127.0.0.1:${pages.address().port}`;
 
-// `latent serve` with its demo model: its address and how to end it.
+// Starts `latent serve` with the demo model. Returns its address and a function to stop it.
 async function serve(...flags) {
   const child = spawn(latent, ["serve", "--port", "0", "--stop-at-eof", ...flags], {
     env: { ...process.env, LATENT_API_KEY: KEY },
@@ -41,7 +42,7 @@ async function serve(...flags) {
   throw new Error("the server ended before it was ready");
 }
 
-// Runs in the page: what both SDKs answer, whole and as a stream, and an error of each.
+// Runs in the page: for each SDK a complete answer, a stream, and an error.
 async function ask({ url, key }) {
   const { OpenAI, Anthropic } = await import("/sdks.mjs");
   const options = { apiKey: key, dangerouslyAllowBrowser: true, maxRetries: 0 };

@@ -1,4 +1,4 @@
-// The tabs beside the drawing, and the steps through the passes.
+// The tabs next to the drawing, and the steps through the passes.
 import assert from "node:assert/strict";
 
 const tab = async (page, name) => {
@@ -11,16 +11,16 @@ export async function checkMemory(page, shot) {
   await tab(page, "memory");
   await shot(page, "memory");
   const text = await page.textContent("#memory-tab");
-  // 61 layers · 576 elements · 2 bytes
+  // 61 layers · 576 elements · 2 bytes.
   for (const word of ["70\u202f272 B", "671 GB", "q_latent", "latent_mix", "Layers 3–60", "cache per token"]) assert.ok(text.includes(word), `memory shows ${word}`);
   assert.equal(await page.locator("#memory-tab .chart").nth(1).locator("g.cache").count(), 61, "a column for each layer");
   await page.click("#formulation button[data-key=expanded]");
-  // 128 heads · (128 + 64 + 128) elements
+  // 128 heads · (128 + 64 + 128) elements.
   assert.match(await page.textContent("#memory-tab"), /40\u202f960/);
   await page.click("#formulation button[data-key=auto]");
 }
 
-// From the circuit over every pass to the plan, with the control and with keys.
+// Steps from the circuit through all passes to the plan, with the control and with keys.
 export async function checkPasses(page, shot) {
   await tab(page, "drawing");
   await page.click("#bucket button[data-key=decode]");
@@ -74,7 +74,7 @@ export async function checkDiff(page, shot) {
 }
 
 export async function checkProfile(page, shot, file) {
-  // the page has a profile in it: shares stand on the operations
+  // The page contains a profile: operations show their shares.
   assert.ok((await page.locator("#world .heat-text").count()) > 5);
   await shot(page, "plan-profile");
   await tab(page, "profile");
@@ -85,7 +85,7 @@ export async function checkProfile(page, shot, file) {
   const shares = await page.$$eval("#profile-tab table:first-of-type tbody tr", (rows) => rows.map((row) => parseFloat(row.children[5].textContent)));
   assert.ok(shares.length > 5);
   assert.deepEqual(shares.slice(0, 3), [...shares.slice(0, 3)].sort((a, b) => b - a), "the costliest first");
-  // another profile by the file input; what is none is refused with a reason
+  // The file input loads another profile, and refuses other files with a reason.
   await page.setInputFiles("#profile-file", { name: "x.json", mimeType: "application/json", buffer: Buffer.from('{"a": 1}') });
   await page.waitForFunction(() => document.getElementById("profile-error").textContent.includes("not a profile"));
   await page.setInputFiles("#profile-file", { name: "x.json", mimeType: "application/json", buffer: Buffer.from("{") });
@@ -93,7 +93,7 @@ export async function checkProfile(page, shot, file) {
   await page.setInputFiles("#profile-file", file);
   await page.waitForFunction(() => document.getElementById("said").textContent === "Profile loaded");
   assert.equal(await page.locator("#profile-tab .roofline").count(), 2);
-  // it was loaded while the drawing was hidden: the shares stand on their operations all the same
+  // Operations show their shares even if the profile was loaded while the drawing was hidden.
   await tab(page, "drawing");
   const astray = await page.$$eval("#world .heat", (list) => {
     const middle = (box) => box.x + box.width / 2;
@@ -102,7 +102,7 @@ export async function checkProfile(page, shot, file) {
   assert.equal(astray, 0, "shares beside their operations");
 }
 
-// A file that is chosen in the page is checked before it is shown.
+// A file chosen in the page is validated before it is shown.
 async function refuses(page, key, words) {
   const give = (text) => page.setInputFiles(`#${key}-file`, { name: "x.json", mimeType: "application/json", buffer: Buffer.from(text) });
   const says = (text) => page.waitForFunction(([id, text]) => document.getElementById(id).textContent.includes(text), [`${key}-error`, text]);
@@ -148,7 +148,8 @@ export async function checkParity(page, shot, file) {
   await page.waitForFunction(() => document.getElementById("said").textContent === "Comparison loaded");
 }
 
-// A phone and a small window: nothing runs out of the page, and every tab is reached with the keyboard alone.
+// On a phone and in a small window nothing exceeds the page, and every tab can be reached with the
+// keyboard.
 export async function checkSmall(page, shot) {
   for (const [width, height] of [[640, 800], [390, 780]]) {
     await page.setViewportSize({ width, height });

@@ -1,5 +1,6 @@
-// The page of docs/web/ in Chromium: the demo model on WebGPU answers what the program answers. The folder that crates/web/build.sh made comes first;
-// with another folder, screenshots for looking at. Where Chromium offers no adapter it says so. See README.md.
+// Tests the page of docs/web/ in Chromium: the demo model on WebGPU gives the program's answers.
+// The first argument is the folder from crates/web/build.sh, an optional second one receives
+// screenshots. Prints a message if Chromium has no adapter. See README.md.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync } from "node:fs";
@@ -25,7 +26,7 @@ const url = `http://127.0.0.1:${server.address().port}/`;
 const browser = await chromium.launch({
   executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
   args: ["--no-sandbox", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    // the software adapter that Chromium brings: WebGPU has to be asked for on Linux
+    // Chromium's software adapter. On Linux, WebGPU must be enabled explicitly.
     "--enable-unsafe-webgpu", "--enable-features=Vulkan", "--use-webgpu-adapter=swiftshader"],
 });
 const problems = [];
@@ -52,7 +53,7 @@ async function ask(page, text) {
   return page.locator(".message.answer").last().evaluate((answer) => answer.firstChild?.textContent ?? "");
 }
 
-// What the program says, in f32 as the device computes.
+// The program's answer, in f32 as on the device.
 function native(question, tokens) {
   const args = ["run", "--precision", "exact", "--temp", "0", "-n", String(tokens), "--json", question];
   return JSON.parse(execFileSync(latent, args, { encoding: "utf8" })).text;
@@ -88,7 +89,7 @@ const checks = {
     const times = Number((await page.locator("#times").innerText()).match(/([\d.]+) times/)[1]);
     assert.ok(times > 2, `${times}`);
     await shot(page, "light");
-    // the conversation goes on from what is cached, until somebody stops it
+    // The conversation continues from cached rows until it is stopped.
     await page.fill("#max-tokens", "100000");
     await page.fill("#prompt", "And then?");
     await page.click("#send");

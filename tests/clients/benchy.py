@@ -1,8 +1,10 @@
-"""The server under llama-benchy, a load generator that others wrote: prompts alone and beside each other, after a cached context and without one.
+"""Runs llama-benchy, a third-party load generator, against the server.
+
+Prompts run alone and concurrently, with and without a cached context.
 
     benchy.py LATENT LLAMA_BENCHY      starts `LATENT serve` with the demo model, and stops it
 
-Speeds are printed and not judged. A request that fails, an answer of another length, or a run without a figure is an error.
+Speeds are only printed. A failed request, an answer of another length, or a missing figure is an error.
 """
 
 import functools
@@ -37,12 +39,12 @@ def measure(url, benchy, folder):
         command = [
             *[benchy, "--base-url", f"{url}/v1", "--model", "demo", "--tokenizer", TOKENIZER, "--runs", str(RUNS)],
             *["--book-url", f"http://127.0.0.1:{books.server_port}/book.txt", "--exact-tg", "--exit-on-first-fail"],
-            # the demo model does not know what it is asked there
+            # The demo model cannot answer the questions of the coherence check.
             *["--skip-coherence", "--enable-prefix-caching", "--format", "json", "--save-result", result],
             *[word for name, values in lists for word in [name, *map(str, values)]],
         ]
         try:
-            # its cache, and what its libraries would ask of a hub, stay here
+            # Keep its cache in this folder, and its libraries off the network.
             own = {"HOME": str(folder), "HF_HUB_OFFLINE": "1"}
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | own, timeout=180)
         finally:
@@ -51,12 +53,12 @@ def measure(url, benchy, folder):
 
 
 def check(runs):
-    # after a context the context is measured by itself, too
+    # With a context, llama-benchy also measures the context alone.
     expected = len(PROMPTS) * len(ANSWERS) * len(TOGETHER) * sum(1 if depth == 0 else 2 for depth in DEPTHS)
     assert len(runs) == expected, f"{len(runs)} results, {expected} expected"
     for run in runs:
-        # Speeds have no value where a short prompt takes less than the round trip that is subtracted, and where a whole answer comes
-        # with one read of the client's.
+        # A speed is missing if a short prompt takes less than the subtracted round trip, or if the
+        # client receives a whole answer in one read.
         times = [run[name] for name in ("ttfr", "e2e_ttft")]
         assert all(time and len(time["values"]) >= RUNS and time["mean"] > 0 for time in times), run
         speed = f"{run['tg_throughput']['mean']:.0f} tokens/s in answers" if run["tg_throughput"] else "answers in one read"

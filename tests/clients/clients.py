@@ -1,4 +1,4 @@
-"""The server against clients that others wrote: typed round trips through the official `openai` and `anthropic` packages.
+"""Tests the server with the official `openai` and `anthropic` packages: typed round trips.
 
     clients.py LATENT      starts `LATENT serve` with the demo model, and stops it
     clients.py URL         uses a server that runs
@@ -25,7 +25,7 @@ SCHEMA = {
 
 
 def validated(value):
-    """Checks that a typed answer holds what its type says, all the way down: the packages themselves only construct."""
+    """Validates an answer against its type, recursively: the packages construct objects unchecked."""
     type(value).model_validate(value.model_dump(), strict=False)
     return value
 
@@ -112,7 +112,7 @@ def responses(client):
 def plain(client):
     validated(client.completions.create(model="demo", prompt=["Once upon", "The lantern"], max_tokens=5, logprobs=2))
     chunks = list(client.completions.create(model="demo", prompt="Once upon", max_tokens=5, stream=True))
-    # the type knows no chunk but the last, as OpenAI itself sends null before it
+    # The type describes only the last chunk: before it, OpenAI itself sends null.
     validated(chunks[-1])
     assert "".join(chunk.choices[0].text for chunk in chunks)
     vectors = client.embeddings.create(model="demo", input=["A fox", "A lantern"])

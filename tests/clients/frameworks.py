@@ -1,4 +1,4 @@
-"""The server against frameworks that others wrote: LiteLLM, LangChain and the `ollama` package, through each interface that they know.
+"""Tests the server with LiteLLM, LangChain and the `ollama` package, through each API they support.
 
     frameworks.py LATENT      starts `LATENT serve` with the demo model, and stops it
 """
@@ -9,7 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 
-# it would ask a host on the internet for prices
+# Otherwise LiteLLM downloads a table of prices.
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import litellm
@@ -22,7 +22,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from litellm.litellm_core_utils.exception_mapping_utils import ExceptionCheckers
 from server import serving
 
-# its advice on errors that are expected
+# Suppress LiteLLM's hints on expected errors.
 litellm.suppress_debug_info = True
 CONTEXT = 1024
 QUESTION = "Tell me a story about a fox and a lantern."
@@ -31,13 +31,13 @@ LONG = [{"role": "user", "content": QUESTION * 400}]
 
 
 def providers(url):
-    """LiteLLM's providers that speak the server's dialects."""
+    """LiteLLM's providers for the server's APIs."""
     return {
         "openai": {"model": "openai/demo", "api_base": f"{url}/v1", "api_key": "unused"},
         "anthropic": {"model": "anthropic/demo", "api_base": url, "api_key": "unused"},
         "ollama": {"model": "ollama/demo", "api_base": url},
         "ollama_chat": {"model": "ollama_chat/demo", "api_base": url},
-        # for llama-server and others that speak OpenAI's dialect
+        # Providers for llama-server and other servers with OpenAI's API.
         "llamafile": {"model": "llamafile/demo", "api_base": f"{url}/v1"},
         "hosted_vllm": {"model": "hosted_vllm/demo", "api_base": f"{url}/v1"},
     }
@@ -54,10 +54,10 @@ def litellm_answers(url):
 
 
 def litellm_overflow(url):
-    """A prompt that does not fit raises the error that agents wait for before they shorten their history."""
+    """A too long prompt raises the error after which agents shorten their history."""
     for name, provider in providers(url).items():
         for stream in (False, True):
-            # LiteLLM has no error of its own for Ollama's context, but its text is one that it knows
+            # For Ollama LiteLLM has no special error, but it recognizes the text of the message.
             expected = litellm.BadRequestError if "ollama" in name else litellm.ContextWindowExceededError
             try:
                 list(litellm.completion(**provider, messages=LONG, max_tokens=5, stream=stream, num_retries=0))
@@ -123,7 +123,7 @@ def langchain(url):
 
 
 def langchain_tools(url):
-    # Ollama's interface has no choice of tools
+    # Ollama's API has no tool choice.
     for model in langchain_models(url)[:3]:
         bound = model.bind_tools([weather], tool_choice="any", parallel_tool_calls=False)
         called = bound.invoke(QUESTION)

@@ -1,6 +1,10 @@
-"""The grammars of tool calls against xgrammar's structural tags for the same models: `tool_grammars.py EXAMPLE`, with the program that
-`cargo build --release -p latent-grammar --example tool_calls` makes. Which texts are right, CASES says, after the models' chat templates; where xgrammar
-decides otherwise, DIFFERENCES says why. Any other difference, or one that is listed and gone, is a failure."""
+"""Compares the grammars of tool calls with xgrammar's structural tags for the same models.
+
+    tool_grammars.py EXAMPLE      a program from `cargo build --release -p latent-grammar --example tool_calls`
+
+CASES has valid and invalid texts, which follow the models' chat templates. DIFFERENCES lists the cases in which
+xgrammar differs, with reasons. Any other difference is a failure, and so is a listed one that does not occur.
+"""
 
 import json
 import subprocess
@@ -8,7 +12,7 @@ import sys
 import types
 from unittest import mock
 
-# xgrammar asks for PyTorch and transformers, of which it uses nothing here
+# xgrammar imports PyTorch and transformers, but these tests do not use them: replace them by stubs.
 try:
     import tvm_ffi  # noqa: F401  (before the stub of torch, which it would take for the real one)
 
@@ -61,8 +65,10 @@ def dump(value):
 
 
 def structural_tag(begin, end, style="json", trigger=None, separator=""):
-    """For models that xgrammar does not know: its own tags around a call, `NAME` for the tool's name. Triggered tags let any text stand between calls,
-    and behind them."""
+    """Returns a structural tag for models that xgrammar does not know. `NAME` stands for the tool's name.
+
+    Triggered tags allow any text between and after calls.
+    """
 
     def made(tools, choice, parallel):
         def call(tool):
@@ -82,7 +88,7 @@ def structural_tag(begin, end, style="json", trigger=None, separator=""):
 
 
 class Json:
-    """Arguments as one JSON object. `xgrammar`: its name for the model, or what makes its structural tag."""
+    """Arguments as one JSON object. `xgrammar`: its name for the model, or a function that returns a structural tag."""
 
     def __init__(self, xgrammar, open, name_close, close, section=("", ""), separator="", controls=()):
         self.xgrammar, self.open, self.name_close, self.close = xgrammar, open, name_close, close
@@ -155,7 +161,7 @@ FORMATS = {
         "kimi_k3", '<|open|>call tool="', '" index="INDEX"<|sep|>', "<|close|>call<|sep|>",
         lambda key, kind, value: f'<|open|>argument key="{key}" type="{kind}"<|sep|>{value}<|close|>argument<|sep|>',
         section=("<|open|>tools<|sep|>", "<|close|>tools<|sep|>"), controls=("<|open|>", "<|close|>", "<|sep|>"),
-        # the ends of the answer, before the calls, and of the message
+        # The end of the answer, before the calls, and the end of the message.
         outer=("<|close|>response<|sep|>", "<|close|>message<|sep|>"),
     ),
     "glm-4.7": Tagged(
@@ -207,7 +213,7 @@ TEXTS = {
     "text with tags": "\n\n<b>x</b>\n\n<",
 }
 ZONE = ("get_time", {"zone": "Europe/Berlin"})
-# case: calls, whether they are right. An empty list of calls is written as nothing.
+# case: calls, and whether they are valid. An empty list of calls is an empty text.
 CALLS = {
     "required arguments": ([weather()], True),
     "all types": ([("get_weather", ALL)], True),
@@ -277,11 +283,11 @@ def unmarked(format):
     yield "half a call", "required", "", one[: len(one) // 2], False
 
 
-# a choice without parallel calls
+# A tool choice without parallel calls.
 ALONE = " alone"
-# cases with the markers that end the answer and, where there are no calls, the message
+# Cases with the markers that end the answer and, without calls, the message.
 MARKED = ", with the answer's end"
-# (formats, case, choice): why xgrammar decides otherwise
+# (formats, case, choice): the reason why xgrammar differs.
 BEHIND = "the chat templates end the assistant's turn behind its calls; triggered tags let text follow"
 WHOLE_MESSAGE = "the tag is of the whole message, with the answer that stands before the calls; ours begins with the calls"
 DIFFERENCES = {
@@ -315,7 +321,7 @@ def xgrammar_admits(format, grammars, choice, before, calls):
                 format.xgrammar, tools=tools, tool_choice=named, reasoning="disabled", parallel_tool_calls=parallel
             )
         grammars[choice] = xgrammar.Grammar.from_structural_tag(tag)
-    # its tag is of the whole message
+    # xgrammar's tag describes the whole message.
     answer, message = format.outer
     before = before.removesuffix(answer) + answer
     return _is_grammar_accept_string(grammars[choice], before + calls.removesuffix(message) + message)

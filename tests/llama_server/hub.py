@@ -1,4 +1,4 @@
-"""A hub on loopback with the models of llama.cpp's router tests, each of which is the demo model."""
+"""A hub on loopback for llama.cpp's router tests, which serves the demo model under each name."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-# what llama.cpp's scripts have downloaded before the tests run
+# Models that llama.cpp's scripts download before the tests.
 CACHED = {
     "ggml-org/tinygemma3-GGUF": "tinygemma3-Q8_0.gguf",
     "ggml-org/test-model-stories260K": "stories260K-F32.gguf",
@@ -52,7 +52,7 @@ def start(model):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
     server.model = model
-    # as git names it
+    # The object id that git gives the file.
     server.oid = hashlib.sha1(b"blob %d\0" % len(model) + model).hexdigest()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     return f"http://127.0.0.1:{server.server_port}"

@@ -1,8 +1,8 @@
-"""The demo model with tokens for gaps, which fill-in-the-middle needs."""
+"""Adds fill-in-the-middle tokens to the demo model."""
 
 import struct
 
-# control tokens that code does not have
+# Control tokens that do not occur in code.
 TOKENS = {"fim_pre_token_id": 2, "fim_suf_token_id": 3, "fim_mid_token_id": 4}
 UINT32, STRING = 4, 8
 
@@ -12,10 +12,10 @@ def key(name, kind):
 
 
 def with_gaps(gguf):
-    """The bytes of a GGUF file with the ids of these tokens in its metadata."""
+    """Returns the bytes of a GGUF file with the ids of these tokens in its metadata."""
     magic, version, tensors, entries = struct.unpack_from("<4sIQQ", gguf)
     added = b"".join(key(f"tokenizer.ggml.{name}", UINT32) + struct.pack("<I", id) for name, id in TOKENS.items())
-    # tensors stay aligned when what is added is a multiple of the alignment
+    # Tensors stay aligned if the added size is a multiple of the alignment.
     filler = key("general.description", STRING)
     size = -(len(added) + len(filler) + 8) % 32
     added += filler + struct.pack("<Q", size) + b" " * size

@@ -24,15 +24,15 @@ MODEL = str(HERE.parents[1] / "models" / "mla-demo-Q4_K_M.gguf")
 INFILL_MODEL = Path(OUTCOMES).parent / f"infill-{os.getpid()}.gguf"
 ARGUMENTS = tomllib.loads((HERE / "adapted.toml").read_text())["arguments"]
 
-# what names llama.cpp's test models
+# Flags that name llama.cpp's test models.
 MODEL_FLAGS = {"--model", "--model-url", "--hf-repo", "--hf-file"}
-# what is left out: the model that drafts, and what concerns downloads and images
+# Flags that are dropped: the draft model, downloads and images.
 LEFT_OUT = MODEL_FLAGS | {"--model-draft", "--offline", "--media-path"}
-# templates that llama-server has under a name
+# Chat templates that llama-server has built in.
 TEMPLATES = {"llama3", "command-r"}
-# the test that runs, without the number of its parameters
+# The running test, without the number of its parameter set.
 current = {"test": ""}
-# variables of a router, whose models are those of a cache of its own and of a hub on loopback
+# Environment variables for router tests: a separate cache and a hub on loopback.
 router = {}
 
 
@@ -58,7 +58,8 @@ def command_line(arguments):
     given = dict(pairs)
     models = ["--model", model] if given.keys() & MODEL_FLAGS else ["--models-cache"]
     pairs = [pair for pair in pairs if pair[0] not in LEFT_OUT]
-    # llama-server divides its context among its slots unless they share it; here each request has its own
+    # llama-server divides its context among its slots, unless they share it. `latent serve` gives
+    # each request the whole --ctx-size.
     if "--ctx-size" in given and "--parallel" in given and "--kv-unified" not in given:
         for pair in pairs:
             if pair[0] == "--ctx-size":
@@ -67,12 +68,12 @@ def command_line(arguments):
         if pair[0] == "--chat-template" and pair[1] in TEMPLATES:
             pair[1] = str(HERE / "templates" / f"{pair[1]}.jinja")
         elif pair[0] == "--chat-template" and " " in pair[1] and "{" not in pair[1]:
-            # a text without a placeholder, which could be the name of a file
+            # Without a placeholder the text could be the name of a file.
             pair[1] = "{# #}" + pair[1]
-        # llama-server's default is to think, and not what the template has
+        # llama-server's default is to think, whatever the default of the template.
         if pair == ["--reasoning", "auto"]:
             pair[1] = "on"
-        # the demo model's own layer drafts in place of a second model
+        # Instead of a second model, the demo model's MTP layer drafts.
         if pair == ["--spec-type", "draft-simple"]:
             pair[1] = "draft-mtp"
     for name, value in options(ARGUMENTS.get(current["test"], [])):
@@ -81,7 +82,7 @@ def command_line(arguments):
 
 
 def router_variables():
-    """Starts the hub and fills the cache, the first time."""
+    """Returns the variables. The first call starts the hub and fills the cache."""
     if not router:
         cache = Path(OUTCOMES).parent / f"cache-{os.getpid()}"
         router.update(HF_ENDPOINT=hub.start(Path(MODEL).read_bytes()), LATENT_CACHE=str(cache), NO_PROXY="127.0.0.1")
@@ -103,12 +104,12 @@ class Subprocess(types.ModuleType):
         if "--models-cache" in command:
             options["env"] = {**options["env"], **router_variables()}
         print("started:", *command)
-        # the pipe closes when this process ends, however it does
+        # With --stop-at-eof the server ends when this pipe closes, even if this process is killed.
         return subprocess.Popen(command, stdin=subprocess.PIPE, **options)
 
 
 def free_port():
-    """A port outside of the range that connections take theirs from."""
+    """A free port outside of the ephemeral range, from which outgoing connections take their ports."""
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as probe:
@@ -116,7 +117,7 @@ def free_port():
                 return port
 
 
-# `utils` imports it for downloads, which no test here makes
+# `utils` imports wget for downloads, which these tests do not make.
 sys.modules["wget"] = types.ModuleType("wget")
 
 
@@ -126,7 +127,7 @@ def pytest_configure(config):
     utils.subprocess = Subprocess("subprocess")
     utils.ServerPreset.load_all = staticmethod(lambda: None)
     utils.download_file = lambda url, output_file_path=None: MODEL
-    # their conftest.py sets it to 8080 and above
+    # llama.cpp's conftest.py uses ports from 8080 on.
     initialise, port = utils.ServerProcess.__init__, free_port()
 
     def with_port(server):
@@ -140,7 +141,7 @@ keys = {}
 
 
 def pytest_collection_modifyitems(items):
-    """Names each test `file::test` or, if it has parameters, `file::test[3]` with the number of their set."""
+    """Names each test `file::test`, or `file::test[3]` with the number of its parameter set."""
     numbers = {}
     for item in items:
         name = re.sub(r"^unit/test_(\w+)\.py", r"\1", item.nodeid).partition("[")[0]
@@ -153,7 +154,7 @@ def pytest_runtest_setup(item):
 
 
 def pytest_runtest_logreport(report):
-    # with pytest-xdist the workers record
+    # With pytest-xdist only the workers have `keys` and record outcomes.
     if report.nodeid not in keys or (report.when != "call" and report.passed):
         return
     line = {"test": keys[report.nodeid], "outcome": report.outcome, "seconds": round(report.duration, 2)}

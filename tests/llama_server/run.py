@@ -1,10 +1,10 @@
 """Runs llama.cpp's server tests against `latent serve` with the demo model.
 
-    run.py LATENT                  all tests that are not marked slow; fails if an outcome is not the one that expected.toml lists
-    run.py LATENT -k EXPRESSION    some of them, with the output of those that fail
+    run.py LATENT                  all tests that are not marked slow; fails if an outcome differs from expected.toml
+    run.py LATENT -k EXPRESSION    some of them, with the output of failing tests
 
-The tests come from the source package of llama-cpp-python, which pip downloads once (76 MB) into the folder for temporary files. Nothing of it is
-part of this repository. adapted.toml says which of their texts and token counts are replaced.
+The tests come from the source package of llama-cpp-python, which pip downloads once (76 MB) into the folder for
+temporary files; this repository does not contain them. adapted.toml lists replaced texts and token counts.
 """
 
 import collections
@@ -19,23 +19,23 @@ from pathlib import Path
 import source
 
 HERE = Path(__file__).resolve().parent
-# left out: images, tools that the server runs itself, MCP servers, and Vertex AI's form of requests
+# Omitted: images, tools run by the server, MCP servers, requests of Vertex AI.
 FILES = """basic chat_completion compat_anthropic compat_oai_responses completion ctx_shift embedding ignore_eos infill kv_keep_only_active
     lora metrics proxy rerank router security sleep slot_save speculative stream template tokenize tool_call""".split()
-# of all tests; measured: 2 minutes on two cores
+# Time limit of all tests. They take 2 minutes on two cores.
 SECONDS = 420
 
 
 def run(tests, latent, options):
     """Runs pytest in the folder of the tests. Returns the last outcome of each test, with the error of those that fail."""
     outcomes = tests / "outcomes"
-    # their tests write to tmp/
+    # The tests write to tmp/.
     (tests / "tmp").mkdir()
     environment = {**os.environ, "LATENT": str(Path(latent).resolve()), "LATENT_OUTCOMES": str(outcomes)}
     environment["PYTHONPATH"] = os.pathsep.join([str(HERE), str(tests)])
     command = [sys.executable, "-m", "pytest", "-p", "plugin", "-m", "not slow", "--tb=short", "-q", "-p", "no:cacheprovider", *options]
     command += [f"unit/test_{name}.py" for name in FILES]
-    # the servers end with pytest, since their standard input does
+    # The servers end with pytest, which closes their standard input.
     done = subprocess.run(command, cwd=tests, env=environment, timeout=SECONDS, stdout=None if options[:1] == ["-k"] else subprocess.PIPE)
     if done.returncode not in (0, 1):
         sys.stdout.buffer.write(done.stdout or b"")
@@ -43,7 +43,7 @@ def run(tests, latent, options):
     found = {}
     for line in outcomes.read_text().splitlines():
         report = json.loads(line)
-        # a failure of the fixtures behind a test counts
+        # A failure in the teardown of a test counts, too.
         if found.get(report["test"], {}).get("outcome") != "failed":
             found[report["test"]] = report
     return found

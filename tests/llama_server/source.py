@@ -1,7 +1,7 @@
-"""llama.cpp's server tests: obtained with pip, unpacked, and adapted to the demo model.
+"""Downloads llama.cpp's server tests with pip, unpacks them, and adapts them to the demo model.
 
-`fetch` downloads the source package of llama-cpp-python, which vendors llama.cpp. `unpack` extracts the tests and the chat templates that they
-name. `adapt` replaces expressions in the tests as adapted.toml lists them: texts and token counts of llama.cpp's test models.
+`fetch` downloads the source package of llama-cpp-python, which vendors llama.cpp. `unpack` extracts the tests and their
+chat templates. `adapt` applies the replacements of adapted.toml: texts and token counts of llama.cpp's test models.
 """
 
 import ast
@@ -22,12 +22,12 @@ WANTED = (TESTS, "models/templates/")
 
 
 def fetch(cache):
-    """Returns the path of the source package, which is downloaded once into the folder `cache`. None if pip cannot get it."""
+    """Downloads the source package into the folder `cache`, once. Returns its path, or None if pip fails."""
     name, version, digest = re.search(r"^([\w-]+)==([\d.]+) --hash=sha256:(\w+)", REQUIREMENT.read_text(), re.M).groups()
     package = Path(cache) / f"{name.replace('-', '_')}-{version}.tar.gz"
     if not package.exists():
         with tempfile.TemporaryDirectory(dir=cache) as folder:
-            # pip asks the package for its metadata, and compiles nothing for that
+            # pip only asks the package for its metadata, which compiles nothing.
             command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
             command += ["--no-binary", name, "--require-hashes", "-r", str(REQUIREMENT), "-d", folder]
             if subprocess.run(command, timeout=280).returncode:
@@ -56,12 +56,12 @@ def unpack(package, folder):
 
 
 def expression(text):
-    """The syntax tree of an expression, as text that does not depend on its layout."""
+    """The syntax tree of an expression as text, which does not depend on the layout."""
     return ast.dump(ast.parse(text.strip(), mode="eval").body)
 
 
 def replaced(source, rules, name):
-    """Returns `source` with the expressions of `rules` replaced. A rule that matches nothing is an error: its test was changed."""
+    """Returns `source` with the expressions of `rules` replaced. A rule without a match is an error."""
     lines = source.encode().splitlines(keepends=True)
     starts = [0]
     for line in lines:
@@ -83,7 +83,7 @@ def replaced(source, rules, name):
             raise SystemExit(f"adapted.toml: {rule['from']} does not occur in {name} {rule.get('tests', '')}")
     data, done, result = source.encode(), 0, b""
     for start, (end, text) in sorted(edits.items()):
-        # inside an expression that is replaced as a whole
+        # Nested within an expression that is replaced.
         if start < done:
             continue
         result += data[done:start] + text.encode()

@@ -1,13 +1,14 @@
 #!/bin/sh
-# What packaging/ holds works: the unit is accepted, a release can be made, installed and run, and the image's program answers. Needs
-# target/release/latent. WHEEL names a wheel of the Python package to test, too. Says what it could not test.
+# Tests packaging/: systemd accepts the unit, a release can be made, installed and run, and the
+# program in the image answers. Needs target/release/latent. WHEEL names a wheel of the Python
+# package to test as well. Prints what it could not test.
 set -eu
 cd "$(dirname "$0")/../.."
 program=$(cd "${CARGO_TARGET_DIR:-target}/release" && pwd)/latent
 
 if command -v systemd-analyze >/dev/null; then
     unit=$(mktemp -d)
-    # the unit's program is not installed here
+    # systemd-analyze requires the program to exist, and it is not installed on this machine.
     sed "s|/usr/local/bin/latent|$program|" packaging/systemd/latent.service >"$unit/latent.service"
     found=$(systemd-analyze verify "$unit/latent.service" 2>&1 | grep latent || true)
     rm -r "$unit"
@@ -21,7 +22,7 @@ work=$(mktemp -d)
 cleanup() {
     [ -z "${http:-}" ] || kill "$http" 2>/dev/null || true
     [ -z "${merged:-}" ] || umount "$merged/dev" "$merged/proc" "$merged" "$work/upper" 2>/dev/null || true
-    # nothing below a mount that is still there is removed
+    # If unmounting failed, keep the folder: rm would delete files below the mount.
     mountpoint -q "$work/merged" 2>/dev/null || mountpoint -q "$work/upper" 2>/dev/null || rm -rf "$work"
 }
 trap cleanup EXIT
@@ -29,17 +30,17 @@ fail() {
     echo "$1" >&2
     exit 1
 }
-# A program answers with a story.
+# Checks that a program answers with a story.
 answers() {
     words=$("$@" run -q --seed 1 "Tell me a story about a fox." | wc -w)
     [ "$words" -gt 30 ] || fail "$* answered with $words words"
 }
 
-# A release of this program. Python is in every tool that makes one; without it nothing of it can be tested here.
+# Makes a release of this program. All tools that do so need Python.
 if ! command -v python3 >/dev/null; then
     echo "SKIPPED: no python3: no release is made"
 else
-    # what is not tested here takes long: xz
+    # gzip, since xz, the default, takes long.
     DEB_COMPRESSION=gzip PROGRAM=$program packaging/release "$work/release" archive sbom
     archive=$(ls "$work/release" | grep '\.tar\.gz$')
     python3 - "$work"/release/*.cdx.json <<'PYTHON'
@@ -50,14 +51,14 @@ refs = {component["bom-ref"] for component in document["components"]}
 assert document["metadata"]["component"]["type"] == "application"
 assert {"clap", "serde", "latent-engine"} <= names and len(names) > 100, len(names)
 assert len(refs) == len(document["components"]), "two components have one reference"
-# tools of tests are not in the program
+# Dependencies of tests must not be listed.
 assert not names & {"proptest", "insta", "assert_cmd"}, names
 PYTHON
-    # a static program has no GPU backend
+    # A static program has no GPU backend.
     python3 packaging/sbom.py x86_64-unknown-linux-musl --no-default-features --features demo,tls >"$work/static.json"
     grep -q '"name": "clap"' "$work/static.json" || fail "the packages of a static program lack clap"
     ! grep -q '"name": "wgpu' "$work/static.json" || fail "a static program links wgpu"
-    # nor does it need a glibc; this one runs the program of this build
+    # A stand-in for the static program: a statically linked launcher of this build's program.
     printf '#include <stdlib.h>\n#include <unistd.h>\nint main(int c, char **v) { (void)c; return execv(getenv("BUILT"), v); }\n' >"$work/static.c"
     if command -v objdump >/dev/null && cc -static -o "$work/static" "$work/static.c" 2>/dev/null; then
         BUILT=$program PROGRAM=$work/static TARGET=x86_64-unknown-linux-musl packaging/release "$work/static-release" archive
@@ -68,7 +69,7 @@ PYTHON
     PROGRAM=$program packaging/release "$work/release" sums >/dev/null
     (cd "$work/release" && sha256sum --quiet --check SHA256SUMS) || fail "SHA256SUMS does not hold"
 
-    # install.sh, from a server on loopback
+    # Test install.sh with a server on loopback.
     : >"$work/http"
     (cd "$work/release" && exec python3 -u -m http.server 0 --bind 127.0.0.1 >"$work/http" 2>&1) &
     http=$!
@@ -83,9 +84,9 @@ PYTHON
     LATENT_PREFIX=$work/user sh "$work/release/install.sh" >/dev/null
     answers "$work/user/bin/latent"
     [ -s "$work/user/share/man/man1/latent-run.1" ] || fail "install.sh installed no man pages"
-    # again, over what is there
+    # Install again, over the existing files.
     LATENT_PREFIX=$work/user sh "$work/release/install.sh" >/dev/null
-    # an archive that was changed, and one that is not there
+    # install.sh must refuse a modified archive and a missing one.
     cp "$work/release/$archive" "$work/archive"
     printf x >>"$work/release/$archive"
     if problem=$(LATENT_PREFIX=$work/other sh "$work/release/install.sh" 2>&1); then fail "a changed archive was installed"; fi
@@ -103,7 +104,7 @@ PYTHON
     if [ -n "${WHEEL:-}" ]; then
         PROGRAM=$program WHEEL=$WHEEL packaging/release "$work/release" wheel
         python3 -m venv "$work/venv"
-        # numpy is not what is tested, and comes from the network
+        # --no-deps: numpy would be downloaded, and this test does not need it.
         "$work/venv/bin/pip" install --quiet --disable-pip-version-check --no-deps "$work"/release/*.whl
         answers "$work/venv/bin/latent"
         echo "wheel: its command answers"
@@ -112,7 +113,8 @@ PYTHON
     fi
 fi
 
-# The package for Debian: installed by dpkg over a copy of this system in which nothing is written, and its service as the unit runs it.
+# Installs the Debian package with dpkg in an overlay over this system, which stays unchanged, and
+# runs the service as the unit does.
 merged=''
 if ! command -v dpkg-deb >/dev/null || ! command -v objdump >/dev/null; then
     echo "SKIPPED: no dpkg-deb or objdump: no package for Debian"
@@ -121,7 +123,7 @@ else
     deb=$(ls "$work"/release/*.deb)
     dpkg-deb --info "$deb" | grep -q 'Depends: libc6' || fail "the package names no library"
     mkdir "$work/upper" "$work/work" "$work/merged"
-    # a file system of its own: an overlay cannot lie on an overlay
+    # A tmpfs for the upper layer: overlayfs cannot use another overlay as its upper layer.
     if [ "$(id -u)" = 0 ] && mount -t tmpfs tmpfs "$work/upper" 2>/dev/null; then
         mkdir "$work/upper/u" "$work/upper/w"
         if mount -t overlay overlay -o "lowerdir=/,upperdir=$work/upper/u,workdir=$work/upper/w" "$work/merged" 2>/dev/null; then
@@ -143,7 +145,7 @@ else
         answers chroot "$merged" latent
         start=$(sed -n 's/^ExecStart=//p' "$merged/lib/systemd/system/latent.service")
         mkdir -p "$merged/tmp/cache"
-        # with the environment of the unit, on any port
+        # Use the environment of the unit, and any free port.
         sed -i 's/^port = .*/port = 0/' "$merged/etc/latent/latent.toml"
         : >"$work/service"
         chroot "$merged" env LATENT_API_KEY_FILE=/etc/latent/api-keys LATENT_CACHE=/tmp/cache sh -c "exec $start" >"$work/service" 2>&1 &
@@ -189,6 +191,6 @@ BUILDER=buildah packaging/container/build.sh "$tag" >/dev/null
 container=$(buildah from "$tag")
 trap 'buildah rm "$container" >/dev/null; buildah rmi "$tag" >/dev/null; cleanup' EXIT
 root=$(buildah mount "$container")
-# as the image's user, with nothing but the image's files
+# Run as the image's user, with only the files of the image.
 answers chroot --userspec=65532:65532 "$root" /usr/bin/latent
 echo "container: $(buildah images --format '{{.Size}}' "$tag"), answered with $words words"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Searches the texts of the repository for the patterns of docs/style.md, and counts names of types that are defined more than once. Usage: check.sh [LATENT] [PATH…]; LATENT is the program whose
-# help is searched too, or - for none.
+# Searches the repository for the patterns of docs/style.md, and counts type names that are defined
+# more than once. Usage: check.sh [LATENT] [PATH…]; LATENT is the program whose help is searched as
+# well, or - for none.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 latent=${1:--}
@@ -8,9 +9,9 @@ shift || true
 [ $# -gt 0 ] || set -- '*.rs' '*.md'
 patterns=$(sed -n '/^```patterns$/,/^```$/p' docs/style.md | grep -v '^```' | paste -sd '|')
 hits=0
-# data of tests is what others wrote
+# Test data is third-party text, and exempt.
 if git grep -nPi "$patterns" -- "$@" ':!docs/style.md' ':!*/THIRD-PARTY.txt' ':!**/fixtures/**' ':!**/tests/**/data/**'; then hits=1; fi
-# prose of at most 100 columns, outside of code, tables and generated pages
+# Prose of at most 100 columns, outside of code, tables and generated pages.
 long=$(git ls-files '*.md' ':!**/fixtures/**' | while read -r file; do
     [ ! -f "$file" ] || LC_ALL=C.UTF-8 sed '/^```/,/^```/d' "$file" | LC_ALL=C.UTF-8 grep -HP --label="$file" '^(?!    |\||\[|\S*$).{101,}' || true
 done)
@@ -32,11 +33,11 @@ if [ -n "$long" ]; then
 fi
 if [ "$latent" != - ]; then
     for command in '' $("$latent" help | sed -n 's/^  \([a-z-]\{2,\}\)  .*/\1/p'); do
-        # shellcheck disable=SC2086 # no command is the whole program's help
+        # shellcheck disable=SC2086 # an empty $command must vanish: it stands for `latent help`
         if "$latent" help $command | grep -nPi "$patterns" | sed "s/^/latent help $command: /" | grep .; then hits=1; fi
     done
 fi
-# Names of types that several crates may define: Error, Options, Builder, the operations that each backend has, and the like.
+# Type names that several crates may define: Error, Options, Builder, operations of each backend.
 most=60
 names=$(git grep -hoP '^\s*(pub(\(\w+\))? )?((struct|enum|trait|union)|(?<!\s)type) \K[A-Z]\w*' -- '*.rs' ':!**/tests/**' ':!fuzz/**')
 twice=$(sort <<<"$names" | uniq -d)

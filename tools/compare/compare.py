@@ -17,14 +17,14 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-# prompt length, generated tokens, tokens in the cache beforehand
+# Prompt length, generated tokens, cached tokens before the test.
 Test = tuple[int, int, int]
 Results = dict[Test, dict]
 
-# what each peer needs to run such models at its best, unless the caller says otherwise
+# Flags with which each peer runs such models best. The caller may override them.
 DEFAULTS = {
     "llama.cpp": {"-fa": "1"},
-    # 3: absorbed for few rows, expanded for prompts; fused gate and up of experts
+    # -mla 3: absorbed for few rows, expanded for prompts. -fmoe: fused gate and up of experts.
     "ik_llama.cpp": {"-mla": "3", "-fa": "1", "-fmoe": "1"},
 }
 
@@ -37,7 +37,7 @@ def name(test: Test) -> str:
 
 @dataclass
 class Tests:
-    """What is measured: every prompt length and every number of tokens, at every depth."""
+    """The measurements: each prompt length and each number of generated tokens, at each depth."""
 
     prompts: list[int]
     generated: list[int]
@@ -48,11 +48,11 @@ class Tests:
         return [(*length, depth) for depth in self.depths for length in lengths]
 
     def for_llama_bench(self) -> list[str]:
-        """As llama.cpp and Latent take them."""
+        """Flags of llama.cpp and Latent."""
         return ["-p", joined(self.prompts), "-n", joined(self.generated), "-d", joined(self.depths)]
 
     def for_ik(self) -> list[str]:
-        """ik_llama.cpp knows no depth, but `-gp DEPTH,TOKENS`: tokens after a prompt, of which the tokens alone are timed."""
+        """ik_llama.cpp has `-gp DEPTH,TOKENS` instead of a depth: only the tokens after the prompt are timed."""
         options = ["-p", joined(self.prompts), "-n", joined(self.generated)] if 0 in self.depths else ["-p", "0", "-n", "0"]
         for depth in filter(None, self.depths):
             for count in filter(None, self.generated):
@@ -66,7 +66,7 @@ def joined(numbers: list[int]) -> str:
 
 @dataclass
 class Program:
-    """One of the programs: how it is called, and what it gave in each round."""
+    """One of the programs: its command, and its results in each round."""
 
     name: str
     command: list[str]
@@ -77,7 +77,7 @@ class Program:
         done = subprocess.run(self.command, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{shlex.join(self.command)}\nfailed ({done.returncode}): {done.stderr.strip()[-2000:]}")
-        # ik_llama.cpp prints lines of its own before the list
+        # ik_llama.cpp prints other lines before the JSON list.
         start = re.search(r"^\[", done.stdout, re.MULTILINE)
         try:
             rows = json.loads(done.stdout[start.start() if start else 0 :])
@@ -86,21 +86,22 @@ class Program:
         return {test_of(row): row for row in rows}
 
     def speeds(self, test: Test) -> list[float | None]:
-        """Tokens per second of each round; None where it did not run the test."""
+        """Tokens per second of each round, or None if the program did not run the test."""
         return [results[test]["avg_ts"] if test in results else None for results in self.rounds]
 
 
 class CpuClock:
-    """CPU time that other processes use, in cores: that of the machine without that of the finished children."""
+    """CPU time of other processes, in cores: the machine's time without that of finished children."""
 
     def __init__(self, stat: Path = Path("/proc/stat")) -> None:
         self.stat = stat
         self.start = self.read()
 
     def read(self) -> tuple[float, float, float]:
-        """Wall time, the machine's busy time, and this process's and its children's, in seconds."""
+        """Wall time, the machine's busy time, and the CPU time of this process and its children, in seconds."""
         fields = self.stat.read_text().split("\n", 1)[0].split()[1:]
-        # user, nice, system, irq, softirq, steal: what other guests take counts, waiting for a disk does not
+        # user, nice, system, irq, softirq, steal. Time taken by other guests counts, iowait does
+        # not.
         busy = sum(int(fields[index]) for index in (0, 1, 2, 5, 6, 7)) / os.sysconf("SC_CLK_TCK")
         return time.monotonic(), busy, sum(os.times()[:4])
 
@@ -111,7 +112,7 @@ class CpuClock:
 
 
 def clock() -> CpuClock | None:
-    """None where the system does not tell CPU times."""
+    """Returns a clock, or None if the system does not report CPU times."""
     try:
         return CpuClock()
     except (OSError, ValueError, IndexError):
@@ -119,7 +120,10 @@ def clock() -> CpuClock | None:
 
 
 def measure(programs: list[Program], rounds: int, limit: float) -> list[float | None]:
-    """Keeps `rounds` rounds without disturbance, of at most three times as many. Returns what others used in every round, in cores."""
+    """Runs until `rounds` rounds were undisturbed, at most three times as many.
+
+    Returns the cores that other processes used in each round.
+    """
     others: list[float | None] = []
     kept = 0
     while kept < rounds and len(others) < 3 * rounds:
@@ -146,13 +150,13 @@ def interval(values: list[float]) -> str:
 def test_of(row: dict) -> Test:
     prompt, generated = int(row["n_prompt"]), int(row["n_gen"])
     if prompt and generated:
-        # `-gp` of ik_llama.cpp
+        # A row of ik_llama.cpp's `-gp`.
         return (0, generated, prompt)
     return (prompt, generated, int(row.get("n_depth", 0)))
 
 
 def kind_of(path: Path) -> str:
-    """Which program a llama-bench is: ik_llama.cpp's has a way to say how latent attention runs."""
+    """Whether a llama-bench is that of llama.cpp or ik_llama.cpp, which has the flag -mla."""
     done = subprocess.run([str(path), "--help"], capture_output=True, text=True)
     if "--n-prompt" not in done.stdout + done.stderr:
         sys.exit(f"{path} is not llama-bench: its --help does not list --n-prompt")
@@ -160,7 +164,7 @@ def kind_of(path: Path) -> str:
 
 
 def peer(text: str, tests: Tests, common: list[str]) -> Program:
-    """A peer as the command line names it: `[NAME=]PATH [ARGUMENT…]`."""
+    """Parses a peer of the command line: `[NAME=]PATH [ARGUMENT…]`."""
     first, *given = shlex.split(text)
     label, path = re.fullmatch(r"(?:([^=/]+)=)?(.+)", first).groups()
     if not Path(path).is_file():
@@ -225,7 +229,7 @@ def table(latent: Program, peers: list[Program], tests: list[Test]) -> None:
                 print(f"| {name(test)} | {program.name} | cannot | | | | | |")
                 continue
             ratios = [row["avg_ts"] / theirs for row, theirs in pairs]
-            # the limit is of the machine and the file, and was measured in the same round
+            # The limit depends only on machine and file, and was measured in the same round.
             share = statistics.median(theirs / row["roofline_ts"] for row, theirs in pairs)
             speed = statistics.median(theirs for _, theirs in pairs)
             print(

@@ -11,7 +11,7 @@ from unittest import mock
 
 import compare
 
-# Writes its name to a log, and prints a speed of the kind of program that it stands for.
+# A stand-in writes its name to a log, and prints a speed in the format of the program it replaces.
 STAND_IN = """#!{python}
 import json, sys
 if "--help" in sys.argv:
@@ -85,7 +85,7 @@ class Compare(unittest.TestCase):
         stat.write_text(f"cpu {100 + 5 * ticks} 0 100 9000 9000 0 0 {ticks}\ncpu0 1 1\n")
         own = os.times_result((1.0, 0.0, 3.0, 1.0, 0.0))
         with mock.patch("os.times", return_value=own), mock.patch("time.monotonic", return_value=12.0):
-            # six busy seconds, three of them of children, in two seconds
+            # Six busy CPU seconds, three of them by children, in two seconds of wall time.
             self.assertAlmostEqual(clock.others(), 1.5)
 
 

@@ -6,7 +6,7 @@ experts to choose from, a compressed query, a latent smaller than the heads it f
 
 from dataclasses import dataclass
 
-# Added to the mean square in every norm.
+# Epsilon of all norms, added to the mean square.
 RMS_NORM_EPS = 1e-6
 
 
@@ -22,7 +22,8 @@ class ModelConfig:
     num_attention_heads: int = 8
     n_routed_experts: int = 8
     num_experts_per_tok: int = 2
-    # A group must hold two experts: the router takes its score as the sum over all of it (model.py).
+    # A group must have two experts: the router's group score is the sum over all its experts
+    # (model.py).
     n_group: int = 4
     topk_group: int = 2
     routed_scaling_factor: float = 1.5

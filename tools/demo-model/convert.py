@@ -58,7 +58,7 @@ def main() -> None:
     converter = importlib.import_module("conversion.deepseek").DeepseekV2Model
     config = json.loads((options.hf / "config.json").read_text(encoding="utf-8"))
     keep_mtp_layer(converter, gguf, mtp_layer=config["num_hidden_layers"])
-    # The converter is a program: it reads its own command line.
+    # The converter is a script that reads the command line.
     sys.argv = ["convert_hf_to_gguf.py", str(options.hf), "--outfile", str(options.gguf)]
     sys.argv += ["--outtype", options.type, "--model-name", options.name]
     importlib.import_module("convert_hf_to_gguf").main()

@@ -23,14 +23,15 @@ from corpus.documents import USER as USER_ROLE
 from tokenizer import ASSISTANT, BOS, EOS, PAD, USER, load_or_train
 
 WORK = Path(__file__).parent / "work"
-# Documents per round of generation and tokenisation, which bounds the memory of a process.
+# Documents per round of generation and tokenisation. This bounds the memory of a process.
 ROUND = 1000
 VALIDATION_DOCUMENTS = 300
-# User turns longer than this hold a story or a list.
+# Longer user turns contain a story or a list.
 LONG_USER_TURN = 200
-# Loss weights: of text in general, and of an answer's tokens.
+# Loss weights of ordinary text, and of the tokens of an answer.
 TEXT_WEIGHT, ANSWER_WEIGHT = 0.25, 1.0
-# Answers of fewer tokens count as answers; a told story is longer, and only its end does.
+# Shorter assistant turns have the weight of answers. A story is longer: only its end has that
+# weight.
 ANSWER_TOKENS = 130
 
 
@@ -96,7 +97,7 @@ def prepare(work: Path, drills: int, mix: int, long: int) -> None:
     work.mkdir(parents=True, exist_ok=True)
     path = work / "tokenizer.json"
     load_or_train(path, DEMO.vocab_size)
-    # Seeds are apart, so that no set is another's beginning.
+    # Seeds far apart, so that no data set is the beginning of another one.
     jobs = [Job("mix", corpus.MIX, 1000 + share, mix // 8, path) for share in range(8)]
     jobs += [Job("long", corpus.LONG, 2000 + share, long // 4, path) for share in range(4)]
     jobs += [Job("validation", corpus.MIX, 3000, VALIDATION_DOCUMENTS, path)]
@@ -143,7 +144,7 @@ class DataSet:
                     batches.append(rows)
                     rows = []
                 rows.append(row)
-            # A chunk's rest is dropped when it is less than half a batch.
+            # The rest of a chunk is dropped if it is less than half a batch.
             if start + chunk >= len(order) or len(rows) * self.lengths[rows[-1]] > tokens // 2:
                 batches.append(rows)
             for index in rng.permutation(len(batches)):

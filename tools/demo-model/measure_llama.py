@@ -24,7 +24,7 @@ CHATS = (
     "Tell me a story about a fox and a lantern.",
     "Tell me a story about an owl called Greta and a kite.",
 )
-# One draft a step: the model has one MTP layer.
+# One draft per step: the model has one MTP layer.
 DRAFTING = ("--spec-type", "draft-mtp", "--spec-draft-n-max", "1")
 
 

@@ -29,7 +29,7 @@ def prompt_ids(tokenizer: Any, prompt: str) -> list[int]:
     """Token ids of one user turn, the assistant's turn opened."""
     turns = [{"role": "user", "content": prompt}]
     encoded = tokenizer.apply_chat_template(turns, add_generation_prompt=True)
-    # Newer versions of transformers give a mapping here.
+    # Newer versions of transformers return a mapping.
     return list(encoded if isinstance(encoded, list) else encoded["input_ids"])
 
 
@@ -72,7 +72,7 @@ def generation(folder: Path, items: Sequence[Item], results: Path) -> None:
     right = sum(text == item["expected"] for text, item in zip(texts, items))
     print(f"transformers: {right} of {len(items)} right, {time.time() - start:.0f}s")
     results.write_text(json.dumps(outputs), encoding="utf-8")
-    # transformers 5.23 looks for an MTP layer under the number of DeepSeek-V3's own (61) alone.
+    # transformers 5.23 looks for an MTP layer only under the number of DeepSeek-V3's (61).
     layer = model.config.num_hidden_layers
     model._keys_to_ignore_on_load_unexpected = [rf"model\.layers\.{layer}\..*"]
     pairs = list(zip(prompts, outputs))[:MTP_QUESTIONS]

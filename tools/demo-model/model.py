@@ -63,7 +63,7 @@ class Block(nn.Module):
         self.down = normal(query_rank + latent_rank + rope, hidden)
         self.query_up = normal(heads * config.qk_head_dim, query_rank)
         self.key_value_up = normal(heads * (config.qk_nope_head_dim + config.v_head_dim), latent_rank)
-        # What adds to the residual stream starts smaller, the deeper the model.
+        # Projections into the residual stream start with smaller weights in deeper models.
         residual = (2 * config.num_hidden_layers) ** -0.5
         self.output = normal(hidden, attended, std=residual * attended**-0.5)
         self.has_experts = has_experts

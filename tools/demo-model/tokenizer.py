@@ -21,7 +21,7 @@ SPECIAL_TOKENS = (
     "<｜User｜>",
     "<｜Assistant｜>",
 )
-# The marker tokens as the chat template of a DeepSeek-V3 tokenizer puts them.
+# Places the marker tokens as the chat template of DeepSeek-V3 does.
 CHAT_TEMPLATE = (
     "{% if not add_generation_prompt is defined %}{% set add_generation_prompt = false %}{% endif %}"
     "{{ bos_token }}{% for message in messages %}"

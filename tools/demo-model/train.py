@@ -19,7 +19,8 @@ from data import WORK
 from model import Model
 from trainer import Shared, Trainer
 
-# glibc: freed memory is kept, not given back. Page faults were a third of the time of a step.
+# glibc keeps freed memory instead of returning it to the system: page faults took a third of a
+# step.
 ALLOCATOR = {
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "16000000000",
@@ -89,7 +90,7 @@ def work(rank: int, options: argparse.Namespace, shared: Shared) -> None:
 def main() -> None:
     """Starts the processes and waits for them."""
     options = arguments()
-    # Of torch.multiprocessing, because its processes pass tensors without copying them.
+    # torch.multiprocessing passes tensors between processes without copies.
     context = torch.multiprocessing.get_context("spawn")
     shared = shared_memory(options, context)
     processes = [

@@ -24,7 +24,7 @@ LATENT = ROOT / "target/release/latent"
 CHUNK = 512
 POSITIONS = 2040
 DEMO = ROOT / "models/mla-demo-Q4_K_M.gguf"
-# base files keep no smaller log-probability of a token than about this below the largest
+# Base files store no log-probability that is further than about this below the largest.
 LEAST = -16.0
 PEER_WAYS = {
     "prompts": ("-fa", "on"),
@@ -34,7 +34,7 @@ PEER_WAYS = {
 
 
 def latent(*arguments: str, text: str | None = None) -> str:
-    """What the program prints."""
+    """Runs `latent` and returns its output."""
     done = subprocess.run([LATENT, *arguments], input=text, capture_output=True, text=True)
     if done.returncode:
         sys.exit(f"latent {arguments[0]}: {done.stderr[-500:]}")
@@ -42,14 +42,14 @@ def latent(*arguments: str, text: str | None = None) -> str:
 
 
 def write_base(model: Path, tokens: list[int], base: Path) -> None:
-    """The base file: log-probabilities of exact precision."""
+    """Writes the base file: log-probabilities of exact precision."""
     ids = ",".join(map(str, tokens))
     how = ("--precision", "exact", "--kl-divergence-base", str(base), "--kl-chunk", str(CHUNK))
     latent("logits", "-m", str(model), "--tokens", ids, *how)
 
 
 def log_probabilities(model: Path, tokens: list[int], *options: str) -> np.ndarray:
-    """Of every token, at all positions."""
+    """Log-probabilities of all tokens at all positions."""
     ids = ",".join(map(str, tokens))
     printed = latent("logits", "-m", str(model), "--tokens", ids, "--rows", "all", "--json", *options)
     logits = np.array(json.loads(printed)["logits"], dtype=np.float64)
@@ -72,7 +72,7 @@ def compare(name: str, way: str, exact: np.ndarray, found: np.ndarray) -> None:
 
 
 def measure(name: str, model: Path, base: Path) -> None:
-    """Latent against the base, which holds the tokens."""
+    """Compares Latent with the base file, which contains the tokens."""
     for way, options in (("prompts", ()), ("row by row", ("--batch-size", "1"))):
         how = ("-m", str(model), "--kl-divergence-base", str(base), "--json", *options)
         found = json.loads(latent("eval", "kl", *how))
@@ -81,11 +81,11 @@ def measure(name: str, model: Path, base: Path) -> None:
 
 
 def measure_peer(name: str, model: Path, base: Path, peer: Path, positions: int) -> None:
-    """The peer against the base."""
+    """Compares the peer with the base file."""
     command = [peer, "-m", model, "--kl-divergence", "--kl-divergence-base", base]
     words = ("Mean +KLD", "Median +KLD", "99.0% +KLD", "Same top p")
     for way, options in PEER_WAYS.items():
-        # it now and then ends before it has printed everything
+        # The peer sometimes ends before it has printed all results.
         for _ in range(5):
             done = subprocess.run([*map(str, command), *options], capture_output=True, text=True)
             found = [re.search(word + r"\s*:\s*(\S+)", done.stdout) for word in words]
@@ -97,7 +97,7 @@ def measure_peer(name: str, model: Path, base: Path, peer: Path, positions: int)
 
 
 def measure_caches(name: str, model: Path, texts: list[list[int]], depths: list[int]) -> None:
-    """Positions of all texts together, from each depth to the next."""
+    """Compares cache types, over the positions of all texts between two depths."""
     base = [log_probabilities(model, tokens, "--precision", "exact") for tokens in texts]
     for precision in ("exact", "default"):
         for cache in ("f32", "f16", "bf16", "int8", "q8_0", "fp8", "q4_0"):
@@ -117,7 +117,7 @@ def ids_of(text: str) -> list[int]:
 
 
 def chats(cases: list[dict]) -> list[list[int]]:
-    """Conversations of as many turns as the demo model's context holds: stories, retrievals and tasks in turn."""
+    """Conversations that fill the demo model's context, with stories, retrievals and tasks in turn."""
     by_kind = [[case for case in cases if case["kind"] == kind] for kind in ("story", "retrieval", "task")]
     turns = [case for round in zip(*by_kind) for case in round]
     texts = []

@@ -29,7 +29,7 @@ class Case:
     as llama.cpp and vLLM have it, where transformers keeps its class default 1e-6."""
 
 
-# the head's parts (24, 16, v 20) and the latents (48, 80) all differ: taking one for another does not fit
+# The head's parts (24, 16, v 20) and the latents (48, 80) all differ, so that mixing them up fails.
 SIZES: Arguments = dict(
     hidden_size=96,
     intermediate_size=160,
@@ -49,7 +49,7 @@ SIZES: Arguments = dict(
     pad_token_id=None,
 )
 
-# the first layer is dense, the two others have experts: both kinds in one model
+# The first layer is dense, the other two have experts.
 EXPERTS: Arguments = dict(
     n_routed_experts=8,
     num_experts_per_tok=2,
@@ -78,7 +78,7 @@ def yarn(mscale: float) -> Arguments:
     )
 
 
-# router of DeepSeek-V2 and V2-Lite: softmax scores, weights not normalised
+# Router of DeepSeek-V2 and V2-Lite: softmax scores, weights not normalised.
 V2_ROUTER: Arguments = dict(scoring_func="softmax", norm_topk_prob=False)
 V2_LITE: Arguments = dict(
     SIZES | EXPERTS | V2_ROUTER,
@@ -88,7 +88,7 @@ V2_LITE: Arguments = dict(
     routed_scaling_factor=1.0,
 )
 
-# router of DeepSeek-V3: sigmoid scores, a correction bias for the choice alone
+# Router of DeepSeek-V3: sigmoid scores, and a correction bias that affects only the selection.
 V3_ROUTER: Arguments = dict(
     scoring_func="sigmoid",
     topk_method="noaux_tc",
@@ -99,7 +99,7 @@ V3_ROUTER: Arguments = dict(
 )
 V3: Arguments = SIZES | EXPERTS | V3_ROUTER | dict(n_routed_experts=16, num_experts_per_tok=4)
 
-# two layers of a hybrid family, both with latent attention; transformers' own spelling of the keys
+# Two layers of a hybrid family, both with latent attention. Keys as transformers spells them.
 HYBRID: Arguments = dict(
     SIZES,
     num_hidden_layers=2,
@@ -110,10 +110,10 @@ HYBRID: Arguments = dict(
     norm_topk_prob=True,
 )
 
-# queries without a low-rank projection, as the class has no key for one
+# Queries without a low-rank projection, for which the class has no key.
 LING: Arguments = {key: value for key, value in HYBRID.items() if key != "q_lora_rank"}
 
-# four layers, of which most have a recurrent state; small, since they have many projections
+# Four layers, most of them recurrent. Small, since they have many projections.
 TINY_HYBRID: Arguments = {key: value for key, value in LING.items() if key != "layer_types"} | dict(
     hidden_size=48,
     intermediate_size=64,
@@ -126,11 +126,11 @@ TINY_HYBRID: Arguments = {key: value for key, value in LING.items() if key != "l
     moe_intermediate_size=12,
 )
 
-# smaller than SIZES where nothing is lost by it: a repository keeps every fixture for ever
+# Smaller than SIZES where this loses nothing: a repository keeps every fixture forever.
 SMALL: Arguments = SIZES | dict(hidden_size=64, intermediate_size=96, q_lora_rank=40, vocab_size=192)
 SMALL_EXPERTS: Arguments = SMALL | EXPERTS | dict(moe_intermediate_size=24)
 
-# sparse attention that chooses among at least as many tokens as the prompt and 16 more have: as good as dense
+# Sparse attention that selects all tokens of the prompt and 16 more: equal to dense attention.
 SPARSE: Arguments = dict(index_topk=64, index_n_heads=2, index_head_dim=24)
 
 CASES: dict[str, Case] = {

@@ -30,21 +30,21 @@ from cases import CASES, Case
 
 SEEDS = range(1, 51)
 GREEDY = 16
-"""Tokens that greedy decoding appends."""
+"""Number of tokens of greedy decoding."""
 FLOAT32: dict[str, Any] = dict(dtype=torch.float32, attn_implementation="eager")
 LATENT_NORMS = ("q_a_layernorm", "kv_a_layernorm")
 LATENT_PROJECTIONS = ("q_a_proj.weight", "kv_a_proj_with_mqa.weight")
-"""What makes the latents that those norms take."""
+"""The projections whose outputs those norms normalize."""
 STEADY = 1e-8
-"""Most that a disturbance may move a row of logits: squared norm of the change over that of the row."""
+"""Maximum change of a row of logits by a disturbance: squared norm of the change over that of the row."""
 NEAR = 2e-5
-"""Most that logits may differ under --check, of the row's largest. Other instruction sets gave up to 5e-6."""
+"""Maximum difference of logits under --check, relative to the row's largest. Other ISAs gave up to 5e-6."""
 NEAR_MARGIN = 0.005
-"""Most that a margin may differ: the same for logits up to 100, and the rounding to 4 places."""
+"""Maximum difference of a margin: the same for logits up to 100, and the rounding to 4 places."""
 
 
 def class_of(case: Case, kind: str) -> Any:
-    """The class of the case's model or configuration: transformers', or one of our own where it has none."""
+    """The class of the case's model or configuration, of transformers or, if it has none, of plm.py."""
     name = case.config_class.removesuffix("Config") + kind
     return getattr(transformers, name, None) or getattr(plm, name)
 
@@ -57,7 +57,7 @@ def build(case: Case) -> PreTrainedModel:
 
 
 def load(case: Case, folder: Path) -> PreTrainedModel:
-    """The saved model of a case, with the gates that transformers' class does not know."""
+    """The saved model of a case, with the gates that transformers' class lacks."""
     model = class_of(case, "ForCausalLM").from_pretrained(folder, **FLOAT32)
     if case.full_gate:
         gates = {k: w.float() for k, w in load_file(folder / "model.safetensors").items() if "g_proj" in k}
@@ -87,7 +87,7 @@ def add_gates(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def finished(model: PreTrainedModel, case: Case) -> PreTrainedModel:
-    """The model ready to compute, with the epsilon of its latents' norms where the case says so."""
+    """The model in evaluation mode, with the epsilon of the latents' norms that the case sets."""
     if case.tiny_latents:
         for name, module in model.named_modules():
             if name.endswith(LATENT_NORMS):
@@ -110,10 +110,10 @@ def fill(model: PreTrainedModel, case: Case, seed: int) -> None:
         if name.endswith(case.left_out or " "):
             weight.zero_()
         elif "correction_bias" in name:
-            # positive: engines differ in what they put for a group that was not chosen, 0 or -inf
+            # Positive, since engines differ in the score of a group that was not chosen: 0 or -inf.
             weight.copy_(0.3 * noise.abs())
         elif name.endswith("A_log"):
-            # heads that forget fast and heads that remember for long
+            # Heads with fast and with slow decay.
             weight.copy_((0.5 * noise).bfloat16())
         elif name.endswith("dt_bias"):
             weight.copy_(2.0 * noise - 3.0)
@@ -165,14 +165,14 @@ def decode_greedily(model: PreTrainedModel, prompt: list[int]) -> tuple[list[int
 
 
 def kept_rows(length: int) -> list[int]:
-    """Positions whose logits go to the file: all of a short prompt, else every 25th and the last 8."""
+    """Positions whose logits are stored: all of a short prompt, otherwise every 25th and the last 8."""
     if length <= 64:
         return list(range(length))
     return sorted({*range(0, length, 25), *range(length - 8, length)})
 
 
 def save(model: PreTrainedModel, case: Case, folder: Path) -> None:
-    """Save the model by transformers, in the names of published models, then narrow matrices to bfloat16."""
+    """Save the model with the tensor names of published models, then convert matrices to bfloat16."""
     model.save_pretrained(folder)
     path = folder / "model.safetensors"
     kept = {k: w for k, w in load_file(path).items() if not k.endswith(case.left_out or " ")}
@@ -216,7 +216,7 @@ def make(name: str, folder: Path) -> str:
 
 
 Findings = Iterator[tuple[bool, str]]
-"""What differs: whether that is wrong (else a note), and a line about it."""
+"""A difference: whether it is an error (otherwise a note), and its description."""
 
 
 def differences(made: dict[str, Any], kept: dict[str, Any]) -> Iterator[tuple[str, str]]:
@@ -231,13 +231,13 @@ def differences(made: dict[str, Any], kept: dict[str, Any]) -> Iterator[tuple[st
 
 
 def compare_config(made: Path, kept: Path) -> Findings:
-    """Compare two config.json. A version's name does no harm: what it writes otherwise shows in others."""
+    """Compare two config.json. Another version of transformers is only noted: its effects show in other keys."""
     for key, text in differences(json.loads(made.read_text()), json.loads(kept.read_text())):
         yield key != "transformers_version", text
 
 
 def compare_expected(made: Path, kept: Path) -> Findings:
-    """Compare two expected.json: margins may be a little apart, as logits may; the rest must be equal."""
+    """Compare two expected.json: margins may differ slightly, like logits; the rest must be equal."""
     ours, theirs = json.loads(made.read_text()), json.loads(kept.read_text())
     for key, text in differences(ours, theirs):
         if key == "margin" and len(theirs.get(key, [])) == len(ours[key]):
@@ -281,11 +281,11 @@ COMPARISONS: dict[str, Callable[[Path, Path], Findings]] = {
     "expected.json": compare_expected,
     "logits.npy": compare_logits,
 }
-"""The files of a case, and what compares each where the bytes are not the same."""
+"""The files of a case, and the comparison of each if the bytes differ."""
 
 
 def compare(made: Path, kept: Path) -> bool:
-    """Print how the files of two folders of one case compare; returns whether all are near enough."""
+    """Compare the files of two folders of one case, and print the results. Return whether all are near enough."""
     good = True
     for file, comparison in COMPARISONS.items():
         if not (kept / file).is_file():
@@ -307,7 +307,7 @@ def compare(made: Path, kept: Path) -> bool:
 
 
 def arguments() -> argparse.Namespace:
-    """Read the command line. Refuses to write over a case: a committed fixture is never rewritten."""
+    """Read the command line. Refuse to overwrite a case: a committed fixture is never rewritten."""
     as_written = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=as_written)
     parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
@@ -326,7 +326,7 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Make and write or compare the cases; returns the exit status: 1 if --check found a difference."""
     args = arguments()
-    torch.set_num_threads(1)  # how a sum is shared among threads changes its rounding
+    torch.set_num_threads(1)  # the division of a sum among threads changes its rounding
     transformers.utils.logging.disable_progress_bar()
     versions = ", ".join(f"{module.__name__} {module.__version__}" for module in (torch, transformers, np))
     print(f"{versions}, CPU {torch.backends.cpu.get_cpu_capability()}")

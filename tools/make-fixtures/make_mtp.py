@@ -56,7 +56,7 @@ SIZES = dict(
 
 
 class MtpLayer(nn.Module):
-    """The layer behind the last, under the names of DeepSeek-V3's checkpoint: `embed_tokens` and the head are its own."""
+    """The layer after the last one, named as in DeepSeek-V3's checkpoint, with its own `embed_tokens` and head."""
 
     def __init__(self, config: DeepseekV3Config) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class MtpLayer(nn.Module):
 
 
 def split_experts(state: dict[str, Tensor], key: str) -> None:
-    """Turns transformers' stacked experts into one matrix for each, as checkpoints have them."""
+    """Splits transformers' stacked experts into one matrix per expert, as in checkpoints."""
     stacked = state.pop(key)
     for expert, matrix in enumerate(stacked):
         start = f"mlp.experts.{expert}"

@@ -73,7 +73,7 @@ def main():
     rounds, table = {}, ""
     for _ in range(args.rounds):
         found, table = ours(args.program, args.threads, args.k, args.n, args.group)
-        # PyTorch takes 30 ms a row for inputs in f32
+        # PyTorch takes 30 ms per row for f32 inputs.
         for name, dtype, rows in (("f32", torch.float32, (1, 16)), ("bf16", torch.bfloat16, (1, 16, 512))):
             for m in rows:
                 int4, dense = weights.times(m, dtype)

@@ -1,5 +1,5 @@
-/* Every function with every pointer NULL, sizes that overflow, callbacks that call back, threads that meet in one model, and forks in the middle of an
-   answer. Prints what is not as it should be. */
+/* NULL for each pointer of each function, sizes that overflow, calls from callbacks, threads that
+   share a model, and forks during an answer. Prints failures. */
 #include "check.h"
 #include "latent.h"
 
@@ -11,7 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A call that must fail as an error of the caller, with a message, also if the caller does not take the message. */
+/* A call that must fail as an error of the caller, with a message, also if `error` is NULL. */
 #define WRONG(call)                                                                                  \
     do {                                                                                             \
         latent_error *taken = NULL;                                                                  \
@@ -62,9 +62,9 @@ static void nulls(const latent_model *model) {
     WRONG(latent_embed(model, NULL, 1, few, 4, error));
     WRONG(latent_embed(model, "a", 1, NULL, latent_model_hidden_size(model), error));
     WRONG(latent_gemm_new(1, NULL, error));
-    /* nothing that was refused has left anything */
+    /* Refused calls must not set their outputs. */
     CHECK(tokens.data == NULL && text.data == NULL);
-    /* every output may be unwanted */
+    /* Every output may be NULL. */
     CHECK(latent_render_chat(model, HELLO, strlen(HELLO), NULL, 0, NULL, NULL, NULL) == LATENT_OK);
     options.size = 0;
     CHECK(latent_generate_options_init(model, &options, sizeof options, NULL) == LATENT_OK);
@@ -88,11 +88,11 @@ static void sizes(const latent_model *model) {
     WRONG(latent_logits(model, PROMPT, SIZE_MAX, 0, few, 4, error));
     WRONG(latent_embed(model, "a", SIZE_MAX, few, 4, error));
     WRONG(latent_render_chat(model, HELLO, SIZE_MAX, NULL, 0, &text, NULL, error));
-    /* a pointer between two elements */
+    /* A misaligned pointer. */
     const char bytes[16] = {0};
     WRONG(latent_detokenize(model, (const uint32_t *)(bytes + 1), 2, 0, &text, error));
     WRONG(latent_logits(model, PROMPT, 3, 0, few, SIZE_MAX / sizeof(float), error));
-    /* structs of sizes that none has */
+    /* Invalid sizes of structs. */
     const size_t wrong[] = {0, 1, 7, 5000, SIZE_MAX};
     latent_generate_options options;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -109,7 +109,7 @@ static void sizes(const latent_model *model) {
         answer.size = wrong[i];
         WRONG(latent_generate(model, PROMPT, 3, &options, NULL, NULL, &answer, NULL, error));
     }
-    /* numbers that are none */
+    /* Numbers out of range. */
     const float numbers[] = {NAN, INFINITY, -INFINITY, -1};
     for (size_t i = 0; i < 4; i++) {
         CHECK(latent_generate_options_init(model, &options, sizeof options, NULL) == LATENT_OK);
@@ -135,7 +135,7 @@ static void sizes(const latent_model *model) {
     WRONG(latent_generate(model, PROMPT, 3, &options, NULL, NULL, NULL, NULL, error));
     options.logit_bias_count = SIZE_MAX;
     WRONG(latent_generate(model, PROMPT, 3, &options, NULL, NULL, NULL, NULL, error));
-    /* messages that are none, and very deep ones */
+    /* Malformed messages, and deeply nested ones. */
     char deep[4096];
     memset(deep, '[', sizeof deep);
     const char *messages[] = {"", "{}", "7", "null", "[7]", "[{\"role\": 7}]", "\xff\xfe"};
@@ -169,7 +169,7 @@ static void products(void) {
     WRONG(latent_gemm_multiply(gemm, &good, x, K, LATENT_INPUT_F32, 1, NULL, N, NULL, error));
     WRONG(latent_gemm_dequantize(NULL, &good, dense, K * N, error));
     WRONG(latent_gemm_dequantize(gemm, &good, NULL, K * N, error));
-    /* numbers of rows whose products with K and N are 0 in 64 bits */
+    /* Numbers of rows whose products with K and N overflow to 0 in 64 bits. */
     WRONG(latent_gemm_multiply(gemm, &good, x, 0, LATENT_INPUT_F32, (size_t)1 << 58, y, 0, NULL, error));
     WRONG(latent_gemm_multiply(gemm, &good, x, K, LATENT_INPUT_F32, ((size_t)1 << 58) + 1, y, N, NULL, error));
     const size_t wrong[] = {0, 1, 7, 8, 5000, ~(size_t)7, ~(size_t)0, (size_t)1 << 61, ((size_t)1 << 61) + K};
@@ -207,7 +207,7 @@ static void products(void) {
     latent_gemm_free(gemm);
 }
 
-/* What a callback does with the model whose answer it hears. */
+/* Calls from a callback for the model that generates. */
 struct within {
     latent_model *model;
     int depth, heard;
@@ -261,7 +261,7 @@ static void *nested(void *model) {
     return NULL;
 }
 
-/* Frees the model whose answer it hears: the answer holds it until it has ended. */
+/* Frees the model in its own callback: the generation keeps it alive until it has ended. */
 static bool free_model(void *user_data, const latent_event *event) {
     struct within *within = (struct within *)user_data;
     if (event->kind == LATENT_EVENT_TOKEN && within->heard++ == 0) {
@@ -270,7 +270,7 @@ static bool free_model(void *user_data, const latent_event *event) {
     return true;
 }
 
-/* Forks in the middle of an answer: the child can ask for nothing more, and the parent's answer goes on. */
+/* Forks during an answer: calls in the child fail, and the parent's answer continues. */
 static bool fork_within(void *user_data, const latent_event *event) {
     struct within *within = (struct within *)user_data;
     if (event->kind != LATENT_EVENT_TOKEN || within->heard++ != 1) {
@@ -321,7 +321,7 @@ int main(void) {
     CHECK(generate(model, &within, fork_within) == 6 && within.heard == 6);
     within.heard = 0;
     CHECK(generate(model, &within, free_model) == 6 && within.heard == 6);
-    /* models come and go */
+    /* Load and free models repeatedly. */
     for (int i = 0; i < 3; i++) {
         latent_model_free(loaded());
     }

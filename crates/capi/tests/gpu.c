@@ -1,4 +1,4 @@
-/* Two layers on a GPU, whose values between them stay there, against the same on the CPU; and what is refused. */
+/* Two layers on a GPU, with intermediate values on the device, compared with the CPU; and errors. */
 #include "latent.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* A LoRA adapter of the demo model, whose folder is the argument: scales at load and of an answer. Prints what is not as it should be. */
+/* A LoRA adapter of the demo model (argument: its folder): scales at load and per answer. Prints failures. */
 #include "check.h"
 #include "latent.h"
 
@@ -21,7 +21,7 @@ static bool keep(void *user_data, const latent_event *event) {
     return true;
 }
 
-/* The likeliest tokens; `scales` as many as `count`. */
+/* The most probable tokens, with `count` scales. */
 static latent_status generate(const latent_model *model, const float *scales, size_t count, struct answer *answer, latent_error **error) {
     uint32_t prompt[] = {20, 21, 22};
     latent_generate_options options;

@@ -1,4 +1,4 @@
-/* What a caller can get wrong, from several threads and from a forked child too. Prints what is not as it should be. */
+/* Errors of a caller, also from several threads and from a forked child. Prints failures. */
 #include "check.h"
 #include "latent.h"
 
@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* A call that must fail with this code, and words in its message. */
+/* A call that must fail with this code and with these words in its message. */
 #define REFUSED(code, words, call)                                                                       \
     do {                                                                                                 \
         latent_error *error = NULL;                                                                      \
@@ -39,7 +39,7 @@ static void loading(const char *truncated) {
     REFUSED(LATENT_INVALID_ARGUMENT, "half", latent_model_load(NULL, &options, &model, &error));
     options.size = 3;
     REFUSED(LATENT_INVALID_ARGUMENT, "sizeof", latent_model_load(NULL, &options, &model, &error));
-    /* a program that was compiled with a later header, which sets what this library does not know */
+    /* A program compiled with a later header sets a field that this library does not know. */
     struct {
         latent_load_options known;
         uint64_t later;
@@ -61,7 +61,7 @@ static void arguments(const latent_model *model) {
     REFUSED(LATENT_INVALID_ARGUMENT, "byte 1 of 2", latent_tokenize(model, "a\xc3", 2, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "more than memory", latent_tokenize(model, "a", SIZE_MAX, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "tokens is NULL", latent_tokenize(model, "a", 1, 0, 0, NULL, &error));
-    /* the caller may pass NULL for the error */
+    /* The error may be NULL. */
     CHECK(latent_tokenize(model, NULL, 1, 0, 0, &tokens, NULL) == LATENT_INVALID_ARGUMENT);
     CHECK(latent_tokenize(model, NULL, 0, 0, 0, &tokens, NULL) == LATENT_OK && tokens.length == 0);
     latent_tokens_free(&tokens);
@@ -267,7 +267,7 @@ static void products(void) {
     latent_gemm_free(NULL);
 }
 
-/* A child process refuses what needs the threads, and can still read text and free the model. */
+/* In a child process, calls that need threads fail, but it can process text and free the model. */
 static void child(latent_model *model) {
     fflush(stdout);
     pid_t pid = fork();
@@ -295,9 +295,9 @@ int main(int argc, char **argv) {
     latent_load_options options = {sizeof(latent_load_options)};
     options.ctx_size = 256;
     options.threads = 2;
-    /* so that the same tokens have the same logits alone and in a batch */
+    /* Exact precision: logits do not depend on the batch. */
     options.precision = "exact";
-    /* nothing to turn off in a model without an indexer */
+    /* No effect on a model without an indexer. */
     options.sparse_attention = "off";
     latent_model *model = NULL;
     if (latent_model_load(NULL, &options, &model, NULL) != LATENT_OK) {

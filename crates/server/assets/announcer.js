@@ -1,18 +1,19 @@
-// What a screen reader hears of an answer: whole sentences, not tokens; code and formulas by name only.
+// Announces an answer to screen readers in whole sentences. Code and formulas are only named.
 
 import { say } from "./dom.js";
 
 const PAUSE = 1500; // ms between two announcements
 
 export class Announcer {
-  // heard: characters that are known already
+  // heard: number of characters that were announced before.
   constructor(speak = say, heard = 0) {
     this.speak = speak;
     this.done = heard;
     this.last = 0;
   }
 
-  // `text` is the answer so far; speaks the sentences that were finished since, at most one announcement per pause.
+  // Announces the complete new sentences of `text`, the answer so far. Makes at most one
+  // announcement per PAUSE.
   update(text, now = Date.now()) {
     if (now - this.last < PAUSE) return;
     const end = sentenceEnd(text.slice(this.done));
@@ -23,14 +24,14 @@ export class Announcer {
     if (words) this.speak(words);
   }
 
-  // What is left, with how it ended: two announcements at once would lose the first.
+  // Announces the rest and the ending as one text: a second announcement would replace the first.
   finish(text, ending) {
     this.speak(`${plain(text.slice(this.done))} ${ending}`.trim());
     this.done = text.length;
   }
 }
 
-// Behind the last finished sentence that is not inside a code block.
+// The offset after the last complete sentence that is not inside a code block.
 export function sentenceEnd(text) {
   const fences = [...text.matchAll(/^ {0,3}(```|~~~)/gm)];
   const limit = fences.length % 2 ? fences.at(-1).index : text.length;

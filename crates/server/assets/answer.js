@@ -1,8 +1,8 @@
-// One answer that is being streamed into a message.
+// Streams one answer into a message.
 
 import { ApiError, streamChat } from "./api.js";
 
-// Puts a chunk of the stream into the message.
+// Adds a chunk of the stream to the message.
 export function applyChunk(message, chunk, live, now = Date.now()) {
   const delta = chunk.choices?.[0]?.delta ?? {};
   const reasoning = delta.reasoning_content ?? (typeof delta.reasoning === "string" ? delta.reasoning : "");
@@ -26,7 +26,7 @@ export function applyChunk(message, chunk, live, now = Date.now()) {
     endReasoning(message, live, now);
     message.finish = reason;
   }
-  // of two answers each keeps the name that its model was asked by
+  // In a comparison of two models, each answer keeps the requested model name.
   if (chunk.model && !message.pair) message.model = chunk.model;
   if (chunk.usage) message.usage = usageOf(chunk.usage);
   if (chunk.timings) message.timings = chunk.timings;
@@ -46,7 +46,7 @@ function endReasoning(message, live, now) {
   live.reasoningSince = null;
 }
 
-// Parts of a tool call carry their index; some servers leave it out and send whole calls.
+// Parts of a tool call have an index. Some servers omit it and send whole calls.
 function applyCall(message, call, live) {
   message.calls ??= [];
   const base = live.callBase;
@@ -64,7 +64,7 @@ function usageOf(usage) {
   return { prompt: usage.prompt_tokens ?? 0, completion: usage.completion_tokens ?? 0, cached: usage.prompt_tokens_details?.cached_tokens ?? 0, reasoning: usage.completion_tokens_details?.reasoning_tokens ?? 0 };
 }
 
-// Prompt, cached and completion tokens, from what the server has said so far.
+// Prompt, cached and completion tokens, from the server's figures so far.
 export function tokensOf(message) {
   const { usage, timings } = message;
   if (usage) return usage;
@@ -73,7 +73,7 @@ export function tokensOf(message) {
   return { prompt: (timings.prompt_n ?? 0) + cached, cached, completion: timings.predicted_n ?? 0, reasoning: 0 };
 }
 
-// The same while the answer is written: of servers that send no figures with its pieces, those count as tokens.
+// The same during the stream. Without figures of the server, each chunk counts as a token.
 export function tokensSoFar(message, live) {
   const known = tokensOf(message);
   if (known || !live?.prompt) return known;
@@ -81,7 +81,7 @@ export function tokensSoFar(message, live) {
   return { prompt: processed, cached: Math.min(cache ?? 0, processed), completion: live.tokens, reasoning: 0 };
 }
 
-// Tokens per second: the server's figure, else the pieces that arrived.
+// Tokens per second: the server's figure, otherwise from the received chunks.
 export function rateOf(message, live) {
   if (message.timings?.predicted_per_second > 0) return message.timings.predicted_per_second;
   if (live && live.tokens > 3 && live.lastToken > live.firstToken) return ((live.tokens - 1) * 1000) / (live.lastToken - live.firstToken);
@@ -96,11 +96,11 @@ export class Answer {
     this.changed = changed;
     this.abort = new AbortController();
     this.live = { started: Date.now(), tokens: 0, callBase: message.calls?.length ?? 0 };
-    // figures and failures are of the last attempt
+    // Remove figures and errors of the previous attempt.
     for (const key of ["finish", "error", "errorKind", "retryAt", "full", "usage", "timings"]) delete message[key];
   }
 
-  // Resolves in every case: what went wrong stands in the message.
+  // Never rejects: errors are stored in the message.
   async run() {
     const { message } = this;
     try {

@@ -1,4 +1,4 @@
-// The server's API: addresses relative to the page, the key, errors with words, and the stream of an answer.
+// The server's API: addresses relative to the page, the key, error messages, streamed answers.
 
 import { whole } from "./dom.js";
 import { safeStorage } from "./store.js";
@@ -9,7 +9,7 @@ let key = session?.getItem("latent.key") ?? local?.getItem("latent.key") ?? "";
 
 export const hasKey = () => key !== "";
 
-// Kept for this tab, or for good where the user asks for that.
+// Stored for this tab, or permanently if the user asks for it.
 export function setKey(value, remember) {
   key = value;
   session?.setItem("latent.key", value);
@@ -52,7 +52,7 @@ async function errorOf(response) {
   try {
     body = JSON.parse(text);
   } catch {
-    // an error of a proxy may be a page
+    // The error of a proxy may be an HTML page.
   }
   const said = body?.error?.message ?? (typeof body?.error === "string" ? body.error : null) ?? body?.message ?? body?.detail ?? "";
   const { status } = response;
@@ -70,14 +70,14 @@ function tooLong({ n_prompt_tokens: tokens, n_ctx: context }, said, status) {
   return new ApiError("long", known ? tooLongText(tokens, context) : String(said).slice(0, 2000), { status });
 }
 
-// Seconds, from either form of the header.
+// Seconds of a Retry-After header, which has seconds or a date.
 export function retryAfter(value, now = Date.now()) {
   if (!value) return 0;
   const parsed = /^\d+$/.test(value.trim()) ? Number(value) : (Date.parse(value) - now) / 1000;
   return Number.isFinite(parsed) ? Math.max(0, Math.min(3600, Math.ceil(parsed))) : 0;
 }
 
-// Events of an SSE stream, whatever pieces it arrives in: the data of each, with its event name.
+// Parses an SSE stream into events with name and data. Chunks may end anywhere.
 export class SseParser {
   constructor() {
     this.rest = "";
@@ -88,7 +88,7 @@ export class SseParser {
 
   push(text) {
     const events = [];
-    // a line may end with LF, CR or both, and the two may arrive apart
+    // A line may end with LF, CR or CRLF, and CRLF may be split between two chunks.
     if (this.afterReturn && text.startsWith("\n")) text = text.slice(1);
     if (text !== "") this.afterReturn = text.endsWith("\r");
     const lines = (this.rest + text).split(/\r\n|\n|\r/);
@@ -112,7 +112,8 @@ export class SseParser {
   }
 }
 
-// Streams a chat completion: `onChunk` gets each parsed chunk. Resolves when the stream said [DONE] or gave a reason to finish.
+// Streams a chat completion. `onChunk` receives each parsed chunk. Resolves after [DONE] or a
+// finish reason.
 export async function streamChat(body, onChunk, signal) {
   const response = await send("v1/chat/completions", { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", Accept: "text/event-stream" }, signal });
   if (!(response.headers.get("Content-Type") ?? "").includes("event-stream")) return wholeAnswer(response, onChunk);
@@ -154,7 +155,7 @@ function parseChunk(data) {
   }
 }
 
-// A server or proxy that does not stream: the answer as one chunk.
+// Converts the answer of a server or proxy that does not stream to one chunk.
 async function wholeAnswer(response, onChunk) {
   const body = await response.json().catch(() => {
     throw new ApiError("server", "Unexpected reply from the server. Is there a proxy in between?");
@@ -164,7 +165,7 @@ async function wholeAnswer(response, onChunk) {
   onChunk({ ...body, choices: [{ delta: { ...choice?.message, tool_calls: calls }, finish_reason: choice?.finish_reason ?? "stop" }] });
 }
 
-// The cookie that lets the frame with the drawing in, since a frame sends no header.
+// Sets a cookie with the key, since the request of the drawing's frame cannot have a header.
 export function allowDrawing() {
   const path = address("latent/graph").pathname;
   if (key) document.cookie = `latent_key=${encodeURIComponent(key)}; path=${path}; SameSite=Strict`;

@@ -1,19 +1,19 @@
-// Files that are attached to a message being written: chips that can be removed, the button that picks files, files that are dropped.
-// Also how a sent message shows its files.
+// The files of a draft: removable chips, the file picker, dropped files. Also the view of the files
+// of a sent message.
 
 import { MAX_FILES, MAX_TOTAL, bytes, extensionOf, readFile } from "./attachment.js";
 import { CodeView } from "./code.js";
 import { copyText, h, icon, iconButton, say, whole } from "./dom.js";
 import { toast } from "./notices.js";
 
-const COLOURED = 200_000; // longer texts are shown without colours
+const COLOURED = 200_000; // characters; longer texts are not highlighted
 
 export class AttachmentList {
   // changed: called after a change by the user
   constructor(changed = () => {}) {
     this.changed = changed;
     this.files = [];
-    this.round = 0; // of `set`: files that were still being read belong to another message
+    this.round = 0; // counts calls of `set`, so that `add` discards files of an earlier message
     this.reading = 0;
     this.element = h("ul", { class: "files", "aria-label": "Attached files", hidden: true });
     this.input = h("input", { type: "file", multiple: true, hidden: true, "aria-label": "Files to attach", onchange: () => this.pick() });
@@ -26,7 +26,7 @@ export class AttachmentList {
     this.show();
   }
 
-  // The list is emptied at once, so that the same file can be picked again.
+  // Clear the input immediately: otherwise picking the same file again fires no change event.
   pick() {
     const picked = [...this.input.files];
     this.input.value = "";
@@ -34,7 +34,7 @@ export class AttachmentList {
     this.button.focus();
   }
 
-  // Reads files and adds them; says what is wrong with the others.
+  // Reads files and adds them. Shows an error for each file that cannot be attached.
   async add(list) {
     const { round } = this;
     this.reading += 1;
@@ -44,7 +44,7 @@ export class AttachmentList {
         const read = await readFile(file);
         if (this.round !== round) break;
         if (this.accept(read)) added.push(read.name);
-        else if (this.files.length >= MAX_FILES) break; // said once, not for each that follows
+        else if (this.files.length >= MAX_FILES) break; // `accept` has shown the error once
       } catch (error) {
         toast(error.message);
       }
@@ -53,7 +53,7 @@ export class AttachmentList {
     if (added.length > 0) say(`Attached: ${added.join(", ")}`);
   }
 
-  // Adds a text under a name that no attached file has. Returns the file, or null.
+  // Adds a text under an unused name. Returns the file, or null.
   addText(name, text) {
     const [, stem, end] = /^(.*?)(\.\w+)?$/.exec(name);
     let file = { name, text };
@@ -99,7 +99,8 @@ export class AttachmentList {
 
 const sizeOf = (text) => bytes(new TextEncoder().encode(text).length);
 
-// Takes files that are dropped on an element; elsewhere on the page they are not opened in place of it.
+// Accepts files dropped on an element. Elsewhere on the page a drop is ignored: by default the
+// browser would open the file and leave the page.
 export function acceptDrops(element, hint, take) {
   const hasFiles = (event) => event.dataTransfer?.types.includes("Files");
   const over = (event) => {
@@ -111,7 +112,7 @@ export function acceptDrops(element, hint, take) {
   };
   addEventListener("dragenter", over);
   addEventListener("dragover", over);
-  // out of the window
+  // The pointer has left the window.
   addEventListener("dragleave", (event) => event.relatedTarget || (hint.hidden = true));
   addEventListener("drop", (event) => {
     if (!hasFiles(event)) return;
@@ -121,7 +122,7 @@ export function acceptDrops(element, hint, take) {
   });
 }
 
-// A file of a sent message, folded; its text is shown when it is opened.
+// A collapsed file of a sent message. Its text is rendered when it is opened.
 export function fileView({ name, text }) {
   const code = h("code");
   const lines = text.replace(/\n$/, "").split("\n").length;

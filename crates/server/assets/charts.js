@@ -2,7 +2,7 @@
 
 import { h, svg } from "./dom.js";
 
-// The line of the last values, with its area.
+// A line chart of the last values with a filled area.
 export function sparkline(values, most = Math.max(...values, 1e-9)) {
   const width = 120;
   const height = 26;
@@ -21,7 +21,7 @@ const FAMILIES = [
   ["", /linear|matmul|gemm|gemv|proj|absorb|kv_|gate|up|down|head|ffn|mlp|q_|o_/],
 ];
 
-// The colour of a phase, by the words of its name.
+// The colour of a phase, chosen by words in its name.
 export const familyOf = (name) => FAMILIES.find(([, words]) => words.test(name))?.[0] ?? "other";
 
 export function shareBar(share, most, name) {

@@ -1,5 +1,5 @@
-// The settings of the open conversation, and the defaults of this browser, which new conversations begin with. What is changed in
-// a chat that nothing was sent in yet is kept beside its draft.
+// The settings of the open conversation, and this browser's defaults for new conversations. Changes
+// in a chat without messages are stored with its draft.
 
 import { EMPTY, cleanSettings } from "./request.js";
 import { readSetting, removeSetting, writeSetting } from "./store.js";
@@ -21,7 +21,7 @@ export class ChatSettings {
     if (kept) conversation.settings = cleanSettings(kept);
   }
 
-  // Those of the open conversation.
+  // The settings of the open conversation.
   get values() {
     return this.valuesOf(this.conversation);
   }
@@ -45,20 +45,21 @@ export class ChatSettings {
     if (!isUnsent(conversation)) this.library.touch(conversation, true);
     else if (JSON.stringify(conversation.settings) !== JSON.stringify(this.defaults)) writeSetting(UNSENT, conversation.settings);
     else {
-      // it follows the defaults again
+      // The settings equal the defaults again, so the chat follows later changes of the defaults.
       delete conversation.settings;
       removeSetting(UNSENT);
     }
   }
 
-  // A message of the conversation is sent with these: they are its own from now on.
+  // Stores the settings in the conversation when its first message is sent with them.
   sent(conversation) {
     const values = this.valuesOf(conversation);
     if (JSON.stringify(values) !== JSON.stringify(conversation.settings)) Object.assign(conversation, { settings: { ...values }, settingsAt: stamp() });
     removeSetting(UNSENT);
   }
 
-  // Names of the settings in which the conversation differs from the defaults. Which models answer is shown elsewhere.
+  // Names of the settings that differ from the defaults. Models are omitted: they have their own
+  // view.
   differences() {
     const { values, defaults } = this;
     return Object.keys(EMPTY).filter((key) => key !== "model" && key !== "second" && values[key].trim() !== defaults[key].trim());

@@ -1,4 +1,4 @@
-// The open conversation: its messages on the page, and everything that can be done with them.
+// The open conversation: its messages on the page, and the actions on them.
 
 import { Answer, tokensOf } from "./answer.js";
 import { Announcer } from "./announcer.js";
@@ -14,7 +14,8 @@ import { ROOT, addMessage, branchOf, chooseBranch, leafOf, newConversation, pair
 const STARTERS = ["Explain the KV cache as you would to a new colleague", "Write a regular expression for ISO dates, with tests", "Plan a week of dinners for two"];
 
 export class Chat {
-  // library: all conversations; settings: those of the open one (chat-settings.js); server: what /props and /v1/models said
+  // library: all conversations; settings: those of the open conversation (chat-settings.js);
+  // server: data of /props and /v1/models.
   constructor(library, settings, server) {
     Object.assign(this, { library, settings, server });
     this.views = new Map();
@@ -40,12 +41,12 @@ export class Chat {
     this.editSystem = () => {};
   }
 
-  // The answer that this tab is writing into a message.
+  // The answer that this tab streams into a message.
   answerIn(message) {
     return this.library.answersOf(this.conversation.id).find((answer) => answer.message === message);
   }
 
-  // The answers that another tab is writing in this conversation, or null.
+  // The answers that another tab streams in this conversation, or null.
   get remote() {
     return this.library.presence.of(this.conversation.id);
   }
@@ -54,7 +55,7 @@ export class Chat {
     return this.library.answers.has(this.conversation.id) || this.remote !== null;
   }
 
-  // Shows a conversation, or a new one.
+  // Shows a conversation, or a new chat.
   show(conversation = newConversation()) {
     this.conversation = conversation;
     this.views.clear();
@@ -88,7 +89,7 @@ export class Chat {
     this.changed();
   }
 
-  // pair: of two answers to compare, { chosen }
+  // pair: { chosen } if the message is one of two compared answers.
   renderMessage(message, { last, pair = null }) {
     let view = this.views.get(message.id);
     if (view?.message !== message) {
@@ -104,14 +105,14 @@ export class Chat {
     return this.pair.element;
   }
 
-  // The figures of the answer that is being written into a message, here or in another tab.
+  // The figures of the answer that this tab or another one streams into a message.
   liveOf(message) {
     const answer = this.answerIn(message);
     if (answer) return answer.live;
     return this.remote?.messages.includes(message.id) ? { started: this.remote.since, tokens: 0 } : null;
   }
 
-  // Shows what another tab has changed in the open conversation.
+  // Shows changes that another tab made to the open conversation.
   catchUp() {
     this.scroller.follow(() => this.render());
   }
@@ -125,7 +126,8 @@ export class Chat {
     return h("div", { class: "welcome" }, h("h2", {}, this.server.name ? `Chat with ${this.server.name}` : "New chat"), h("div", { class: "starters" }, STARTERS.map((text) => h("button", { type: "button", onclick: () => use(text) }, text))));
   }
 
-  // Only the message that is being written, at most once per frame; the pause grows with what a render costs.
+  // Renders the streamed message, at most once per frame. The pause is about three times the
+  // duration of the last render, at most 400 ms, so that long answers do not block the page.
   refresh(answer) {
     if (this.pending || answer.conversation !== this.conversation) return;
     this.pending = true;
@@ -146,12 +148,12 @@ export class Chat {
       this.changed();
       this.cost = performance.now() - since;
     };
-    // a hidden page draws no frames, but its text goes on
+    // requestAnimationFrame does not run on a hidden page, so a timer updates the text there.
     const frame = () => (document.hidden ? run() : requestAnimationFrame(run));
     setTimeout(frame, document.hidden ? 500 : wait);
   }
 
-  // Sends what was written; false if it cannot be sent, so that the draft stays.
+  // Sends a message. Returns false if it cannot be sent; the composer then keeps the draft.
   send(text, files = []) {
     if (this.answering || (text.trim() === "" && files.length === 0) || !this.ready()) return false;
     const { conversation } = this;
@@ -165,13 +167,13 @@ export class Chat {
     return true;
   }
 
-  // While an answer is written nothing else may change.
+  // Refuses changes, with a message, while an answer is streamed.
   busy() {
     if (this.answering) toast("Wait for the answer to finish, or stop it first.");
     return this.answering;
   }
 
-  // The same for an answer to be written again, which the other one of two does not hinder.
+  // The same for regenerating an answer. The other answer of a comparison may still be streamed.
   busyBeside(id) {
     const message = this.conversation.nodes[id];
     const others = this.library.answersOf(this.conversation.id);
@@ -186,7 +188,7 @@ export class Chat {
     return !problem;
   }
 
-  // A new answer below the newest message, or one of each of two models.
+  // Requests an answer to the newest message, or one from each of two models.
   reply(parent = leafOf(this.conversation)) {
     const models = modelsFor(this.requestSettings(), this.server);
     const pair = randomId();
@@ -197,12 +199,12 @@ export class Chat {
 
   requestSettings(conversation = this.conversation) {
     const settings = this.settings.valuesOf(conversation);
-    // it may have been held with a model that this server lacks
+    // The conversation may have used a model that this server does not have.
     if (!this.server.models.includes(settings.model)) settings.model = "";
     return settings;
   }
 
-  // A message's tokens fill the context of its model.
+  // The context length of the model that writes this message.
   contextOf(message) {
     return this.server.contexts.get(message.pair ? message.model : this.server.chosen) ?? this.server.contextSize;
   }
@@ -226,7 +228,7 @@ export class Chat {
     message.rev = stamp();
     this.library.begin(answer);
     this.library.touch(conversation);
-    // sentences of two answers in turn could not be told apart
+    // Alternating sentences of two answers could not be told apart, so they are not announced.
     this.announcer = message.pair ? null : new Announcer(say, message.content.length);
     this.render();
     this.scroller.toEnd();
@@ -240,7 +242,8 @@ export class Chat {
 
   finish(answer) {
     const { conversation, message } = answer;
-    // cut off here, not by the server: opened again, it can be continued
+    // The page was closed during the stream. This is not an error: the answer can be continued
+    // later.
     if (this.library.leaving) for (const key of ["error", "errorKind", "retryAt"]) delete message[key];
     const tokens = tokensOf(message);
     const context = this.contextOf(message);
@@ -267,7 +270,7 @@ export class Chat {
     if (this.answering) this.library.stop(this.conversation.id);
   }
 
-  // Another answer beside this one; of two answers by the same model.
+  // Adds a sibling answer. In a comparison, only the model of this answer is asked again.
   regenerate(id) {
     if (this.busyBeside(id) || !this.ready()) return;
     const { conversation } = this;
@@ -279,7 +282,7 @@ export class Chat {
     }
   }
 
-  // Of two answers this one is followed by what is sent next.
+  // Chooses which of two compared answers the conversation continues from.
   pick(id) {
     showMessage(this.conversation, id);
     this.library.touch(this.conversation, true);
@@ -287,7 +290,7 @@ export class Chat {
     say("The conversation continues from this answer");
   }
 
-  // An answer without a word is tried again in its place, another one beside it.
+  // Retries an empty answer in place. For any other answer, adds a sibling.
   retry(id) {
     const message = this.conversation.nodes[id];
     if (!message || this.busyBeside(id) || !this.ready()) return;
@@ -295,14 +298,14 @@ export class Chat {
     else this.stream(message, message.parent, false);
   }
 
-  // Goes on with an answer that was cut.
+  // Continues a truncated answer.
   proceed(id) {
     if (this.busyBeside(id) || !this.ready()) return;
     this.stream(this.conversation.nodes[id], id, true);
   }
 
-  // A changed question is sent beside the old one; a changed answer is kept beside it.
-  // Returns whether it was done.
+  // Adds an edited question as a sibling and sends it. An edited answer is only added as a sibling.
+  // Returns whether this was possible.
   edit(id, text, files = []) {
     if (this.busy()) return false;
     const { conversation } = this;
@@ -346,7 +349,7 @@ export class Chat {
     });
   }
 
-  // Results of tool calls, given by hand, as messages of the role tool.
+  // Adds the tool results that the user has entered, as messages of the role `tool`.
   answerCalls(id, results) {
     if (this.busy() || !this.ready()) return;
     let parent = id;

@@ -1,5 +1,5 @@
-// Light colouring of code: comments, strings, numbers, keywords, and what is called. Line by line with a state, so that code that
-// is still being written is coloured as it grows and no line twice.
+// Simple syntax highlighting: comments, strings, numbers, keywords and calls. It works line by line
+// with a state, so that streamed code is highlighted as it arrives and no line twice.
 
 import { h } from "./dom.js";
 
@@ -39,9 +39,10 @@ export function languageOf(name) {
 
 const WORD = /[\p{L}_$@][\p{L}\p{N}_$]*/uy;
 const NUMBER = /(?:0[xXbBoO][\da-fA-F_]+|\d[\d_]*(?:\.\d[\d_]*)?(?:[eE][+-]?\d+)?)[a-zA-Z]*\d*/y;
-const LONGEST_LINE = 2000; // longer lines are data
+const LONGEST_LINE = 2000; // characters; longer lines are not highlighted
 
-// Tokens [class, text] of one line; `state` is the mark that ends what the line began in, or null.
+// Tokens [class, text] of one line. `state` is the end marker of the comment or string that the
+// line begins in, or null.
 export function tokenizeLine(line, language, state) {
   const tokens = [];
   const push = (kind, text) => {
@@ -99,7 +100,7 @@ function longToken(line, at, [open, close], kind) {
   return end < 0 ? [kind, line.length - at, { mark: close, kind }] : [kind, end + close.length - at, null];
 }
 
-// A quote that is not closed on its line is an apostrophe.
+// A quote that is not closed on its line counts as an apostrophe.
 function stringLength(line, at) {
   for (let i = at + 1; i < line.length; i += 1) {
     if (line[i] === "\\") i += 1;
@@ -108,19 +109,19 @@ function stringLength(line, at) {
   return 1;
 }
 
-const TOGETHER = 60; // lines in a box of their own: the browser lays out only the last box again
+const TOGETHER = 60; // lines per box; after an update the browser lays out only the last box
 
-// The growing content of a <code>: whole lines are coloured once, the line being written is replaced.
+// Appends text to a <code>. Complete lines are highlighted once; the incomplete line is replaced.
 export class CodeView {
   constructor(element, name) {
     this.element = element;
     this.language = languageOf(name);
     this.text = "";
-    this.done = 0; // characters in whole lines
+    this.done = 0; // characters in complete lines
     this.state = null;
     this.box = null;
-    this.lines = 0; // in the last box
-    this.blank = false; // its last line
+    this.lines = 0; // lines in the last box
+    this.blank = false; // whether its last line is blank
     this.tail = [];
   }
 
@@ -148,7 +149,8 @@ export class CodeView {
     this.tail = [...box.childNodes].slice(before);
   }
 
-  // Between two boxes the break is their edge; a blank line at the end of one would not be seen.
+  // The edge between two boxes is a line break. A blank line at the end of a box would vanish, so
+  // no box ends with one.
   boxOfNextLine() {
     if (this.box === null || (this.lines >= TOGETHER && !this.blank)) {
       this.box = h("span", { class: "lines" });

@@ -1,8 +1,8 @@
-// Two models side by side: the choice of the second model, and how the two answers are shown.
+// Comparison of two models: the choice of the second model, and the view of the two answers.
 
 import { h, iconButton } from "./dom.js";
 
-// The models that are asked: one, or two to compare. "" is the server's own.
+// The models that receive a request: one, or two to compare. "" is the server's default.
 export function modelsFor(settings, server) {
   const first = server.models.includes(settings.model) ? settings.model : server.model;
   const others = server.models.filter((model) => model !== first);
@@ -45,7 +45,7 @@ export class CompareControl {
   }
 }
 
-// The box of two answers in columns.
+// A box with two answers in columns.
 export function pairView() {
   const element = h("div", { class: "two-answers", role: "group", "aria-label": "Two answers to compare" });
   const update = (left, right) => {

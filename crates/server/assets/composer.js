@@ -1,4 +1,4 @@
-// The field for a new message. Its text is a draft of its conversation until it is sent.
+// The input field for a new message. Its text is the draft of the conversation until it is sent.
 
 import { AttachmentList, acceptDrops } from "./attachment-list.js";
 import { $, icon } from "./dom.js";
@@ -7,7 +7,7 @@ import { toast } from "./notices.js";
 const LONG_PASTE = 2500; // characters; longer texts are attached as a file
 
 export class Composer {
-  // compare: the control of the second model (compare.js)
+  // compare: the control for the second model (compare.js).
   constructor(chat, library, compare) {
     Object.assign(this, { chat, library });
     this.field = $("prompt");
@@ -18,7 +18,7 @@ export class Composer {
     acceptDrops($("chat"), $("drop"), (files) => this.attached.add(files));
     this.field.addEventListener("paste", (event) => this.onPaste(event));
     this.button = $("send");
-    // on a touch keyboard Enter is a new line
+    // On a touch keyboard Enter inserts a new line.
     this.touch = matchMedia("(pointer: coarse)").matches;
     if (this.touch) $("prompt-help").hidden = true;
     this.field.addEventListener("input", () => this.onInput());
@@ -47,14 +47,14 @@ export class Composer {
     this.resize();
     const { conversation } = this.chat;
     conversation.draft = this.field.value;
-    // a new chat is kept once something was sent; its draft has a place of its own
+    // A new chat is not stored before its first message, so its draft is stored separately.
     if (this.chat.empty) this.saveNewDraft(this.field.value);
     else this.library.touchDraft(conversation);
     this.chat.length.typed();
     this.update();
   }
 
-  // Files are written at once: they are too large for what keeps the text of a draft until it is saved.
+  // Saves files immediately: they are too large for localStorage, which holds unsaved draft texts.
   onFiles() {
     const { conversation } = this.chat;
     const { files } = this.attached;
@@ -68,7 +68,7 @@ export class Composer {
     this.update();
   }
 
-  // Files, and texts so long that they would hide the question, are attached.
+  // Attaches pasted files, and texts that are so long that they would hide the question.
   onPaste(event) {
     const { files } = event.clipboardData;
     const text = event.clipboardData.getData("text/plain");
@@ -82,7 +82,7 @@ export class Composer {
     }
   }
 
-  // Puts the text of an attached file into the field instead.
+  // Replaces an attached file by its text in the field.
   insert(file) {
     if (!this.attached.files.includes(file)) return;
     this.attached.remove(file);
@@ -95,7 +95,7 @@ export class Composer {
     try {
       localStorage.setItem("latent.draft", text);
     } catch {
-      // it stays in the field
+      // Without storage the draft exists only in the field.
     }
   }
 
@@ -128,7 +128,7 @@ export class Composer {
     try {
       if (this.chat.empty && !draft) draft = localStorage.getItem("latent.draft");
     } catch {
-      // none
+      // No stored draft.
     }
     this.field.value = draft ?? "";
     this.attached.set(this.chat.empty ? this.library.newFiles : (this.chat.conversation.draftFiles ?? []));
@@ -137,7 +137,7 @@ export class Composer {
     this.update();
   }
 
-  // Puts a text into the field, and attaches files, as if the user had done it.
+  // Sets the field's text and the attached files, as a user would.
   write(text, files) {
     this.attached.set(files);
     this.onFiles();
@@ -165,7 +165,7 @@ export class Composer {
     this.button.disabled = !busy && this.empty;
   }
 
-  // The message as it would be sent.
+  // The message in the form in which it would be sent.
   get message() {
     return { role: "user", content: this.field.value, files: this.attached.files };
   }

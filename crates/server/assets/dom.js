@@ -1,8 +1,9 @@
-// Elements are made, never parsed: text of a model or a user reaches the document as text nodes only.
+// Creates elements without parsing HTML: texts of models and users become text nodes only.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// Properties: `class`, `on…` handlers, `dataset`, booleans as attributes without value, everything else as attributes.
+// Properties: `class`, `on…` handlers, `dataset`, booleans as attributes without value, and other
+// attributes.
 export function h(tag, props = {}, ...children) {
   return fill(document.createElement(tag), props, children);
 }
@@ -32,7 +33,7 @@ function append(element, children) {
 
 export const $ = (id) => document.getElementById(id);
 
-// Outlines on a grid of 20 by 20.
+// Icon outlines on a grid of 20 × 20.
 const ICONS = {
   attach: "M15.500 9.500l-5.700 5.700a3.700 3.700 0 0 1-5.200-5.200l6.300-6.300a2.500 2.500 0 0 1 3.500 3.500l-6.200 6.200a1.200 1.200 0 0 1-1.700-1.700l5.500-5.500",
   columns: "M3.500 4h13v12h-13zM10 4v12",
@@ -66,12 +67,12 @@ export function icon(name) {
   return svg("svg", { viewBox: "0 0 20 20", class: "icon", "aria-hidden": "true", focusable: "false" }, svg("path", { d: ICONS[name] }));
 }
 
-// A button that shows an icon; its name is for screen readers and the tooltip.
+// A button with an icon. Screen readers and the tooltip use its name.
 export function iconButton(name, label, onclick, props = {}) {
   return h("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...props }, icon(name));
 }
 
-// Copies text and says so on the button; without the clipboard's permission by a selection.
+// Copies text and confirms it on the button. Without clipboard permission it copies a selection.
 export async function copyText(text, button) {
   let done = true;
   try {
@@ -93,7 +94,7 @@ export async function copyText(text, button) {
   return done;
 }
 
-// Speaks to screen readers. Two lines in turn: the same text twice is still news.
+// Announces a text to screen readers. A new element per call lets them announce equal texts again.
 let turn = 0;
 export function say(text) {
   const region = $("said");

@@ -1,4 +1,5 @@
-// What is being typed, kept at once: the store is written only later, and a page that is being closed has no time to read and write there.
+// Stores typed text in localStorage immediately. IndexedDB is written later, and a page that is
+// being closed has no time for a read and a write there.
 
 import { readSetting, removeSetting, writeSetting } from "./store.js";
 
@@ -8,7 +9,8 @@ export function keepDraft(id, text, now = Date.now()) {
   writeSetting(nameOf(id), { text, at: now });
 }
 
-// The draft of a conversation out of the store. One that was typed before the conversation last changed is in it, or was sent.
+// The newest draft of a conversation. A draft older than the conversation's last change is already
+// part of it, or was sent.
 export function newestDraft({ id, draft, updated }) {
   const kept = readSetting(nameOf(id), null);
   if (typeof kept?.text === "string" && kept.at > updated) return kept.text;

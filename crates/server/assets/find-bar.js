@@ -1,4 +1,4 @@
-// The matches of a search in the open conversation: shows one, and leads to the others.
+// Shows the matches of a search in the open conversation, one at a time.
 
 import { $, h, iconButton } from "./dom.js";
 import { clearMarks, markWords } from "./marks.js";
@@ -21,7 +21,8 @@ export class FindBar {
     });
   }
 
-  // Shows the first message with all words of the search, or with one of them; messages on other branches come last.
+  // Shows the first message with all words of the search, or with any of them. Messages on hidden
+  // branches come last.
   start(query) {
     this.words = searchWords(query);
     const { conversation } = this.chat;
@@ -37,7 +38,7 @@ export class FindBar {
 
   step(way) {
     const { nodes } = this.chat.conversation;
-    // some may have been deleted since
+    // Some messages may have been deleted since the search.
     this.matches = this.matches.filter(({ id }) => Object.hasOwn(nodes, id));
     const count = this.matches.length;
     if (count === 0) this.close();

@@ -1,4 +1,5 @@
-// How long the next prompt is, counted by the server while it is typed, and what can be done when it does not fit into the context.
+// The length of the next prompt, which the server counts while the user types, and ways to shorten
+// a conversation that does not fit into the context.
 
 import { promptText } from "./attachment.js";
 import { getJson, streamChat, tooLongText } from "./api.js";
@@ -7,34 +8,34 @@ import { toast } from "./notices.js";
 import { requestBody } from "./request.js";
 import { ROOT, leafOf, pathOf, requestMessages, stamp } from "./tree.js";
 
-const AFTER = 400; // ms without a key
-const ANSWER = 512; // tokens that an answer gets room for, if the settings name no limit
+const AFTER = 400; // ms since the last key
+const ANSWER = 512; // tokens reserved for an answer if the settings have no limit
 const SUMMARIZE = "Summarize the conversation so far in at most 200 words, so that it can be continued without its text. Keep names, numbers, decisions and open questions. Answer with the summary only.";
 
 export class Length {
-  // openNew: (text, files) → a new chat with them in its field
+  // openNew: (text, files) → opens a new chat with them as draft.
   constructor(chat, openNew) {
     Object.assign(this, { chat, openNew });
-    this.count = null; // tokens of the prompt with what is typed
-    this.busy = null; // what is being done about a prompt that is too long
+    this.count = null; // tokens of the prompt with the draft
+    this.busy = null; // description of the running operation on a too long prompt
   }
 
   get context() {
     return this.chat.server.contextSize;
   }
 
-  // Tokens that the prompt may have.
+  // Maximum number of tokens of the prompt.
   get room() {
     const limit = Number(this.chat.settings.values.max_tokens) || ANSWER;
     return this.context - Math.min(limit, Math.floor(this.context / 4));
   }
 
-  // What is typed, with the files that are attached to it.
+  // The draft with its attached files.
   get draft() {
     return promptText(this.chat.draft());
   }
 
-  // Something was typed, attached, sent or opened.
+  // Called after typing, attaching, sending or opening.
   typed() {
     clearTimeout(this.timer);
     this.abort?.abort();
@@ -56,7 +57,7 @@ export class Length {
       this.count = count;
       this.show();
     } catch {
-      // a server that does not count says no on sending
+      // The server cannot count tokens. It will refuse a too long prompt.
     }
   }
 
@@ -80,7 +81,7 @@ export class Length {
     this.chat.changed();
   }
 
-  // Offered below the field, and below an answer that failed for this reason.
+  // Buttons below the field, and below an answer that failed because of a too long prompt.
   buttons(trim) {
     if (!this.canTrim()) return [];
     return [
@@ -97,7 +98,8 @@ export class Length {
     return this.starts().length > 0;
   }
 
-  // Messages that a prompt could begin with, oldest first: questions after the first one that is sent.
+  // Messages that a shorter prompt could begin with: the questions after the first sent message,
+  // oldest first.
   starts() {
     const path = pathOf(this.chat.conversation);
     const first = Math.max(0, path.findIndex(({ id }) => id === this.chat.conversation.sentFrom));
@@ -105,7 +107,7 @@ export class Length {
     return questions.map(({ id }) => id);
   }
 
-  // Leaves out so many of the oldest messages that the rest fits. They stay in the conversation, and are not sent.
+  // Omits the oldest messages from requests until the rest fits. They remain in the conversation.
   async trim(after = () => {}) {
     const { conversation } = this.chat;
     const question = this.draft.trim();
@@ -126,7 +128,8 @@ export class Length {
     });
   }
 
-  // The first of `candidates` from which the messages up to `last`, with `rest` after them, fit; undefined if none does.
+  // The first of `candidates` from which the messages up to `last`, followed by `rest`, fit.
+  // Undefined if no candidate fits. A binary search, since each count is a request to the server.
   async firstThatFits(candidates, last, rest, signal) {
     let [low, high] = [0, candidates.length];
     while (low < high) {
@@ -137,14 +140,14 @@ export class Length {
     return candidates[low];
   }
 
-  // The newest message that has text to be sent.
+  // The newest message, or its parent if it is an answer that failed because of a too long prompt.
   lastQuestion() {
     const path = pathOf(this.chat.conversation);
     const failed = path.at(-1);
     return failed?.errorKind === "long" ? failed.parent : (failed?.id ?? ROOT);
   }
 
-  // A new chat that begins with what this one was about, and with the question that did not fit.
+  // Opens a new chat with a summary of this one and the question that did not fit.
   async summarize() {
     const { chat } = this;
     const path = pathOf(chat.conversation);

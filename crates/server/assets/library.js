@@ -1,4 +1,4 @@
-// All conversations: which there are, which is open, what is still to be written to the store.
+// All conversations: the list, the loaded ones, and changes that are not stored yet.
 
 import { cleanFiles } from "./attachment.js";
 import { forgetDraft, keepDraft, newestDraft } from "./drafts.js";
@@ -9,22 +9,22 @@ import { found, openStore, summaryOf } from "./store.js";
 import { stamp } from "./tree.js";
 
 const SAVE_AFTER = 700; // ms
-const NEW_CHAT = "new-chat"; // in the store: what is attached to the draft of a new chat
+const NEW_CHAT = "new-chat"; // store key of the files of a new chat's draft
 
 export class Library extends EventTarget {
   constructor() {
     super();
     this.summaries = new Map();
-    this.loaded = new Map(); // open or being answered
-    this.dirty = new Set(); // conversations whose messages, title or settings are to be written
-    this.drafts = new Map(); // conversation id → a draft that is to be written
-    this.answers = new Map(); // conversation id → Answers that run
-    this.newFiles = []; // attached to the draft of a new chat
-    this.stored = new Set(); // ids that are known to be in the store
+    this.loaded = new Map(); // conversations that are open or being answered
+    this.dirty = new Set(); // ids of conversations with unsaved messages, title or settings
+    this.drafts = new Map(); // conversation id → unsaved draft
+    this.answers = new Map(); // conversation id → running Answers
+    this.newFiles = []; // files of a new chat's draft
+    this.stored = new Set(); // ids that are in the store
     this.deleted = new Set(); // ids that this tab has deleted
     this.presence = new Presence((message) => this.channel?.postMessage(message), (id) => this.answeredElsewhere(id));
     this.timer = null;
-    this.leaving = false; // the page is being closed: what fails now was not the server's failure
+    this.leaving = false; // the page is being closed, so failed requests are expected
   }
 
   async start() {
@@ -44,7 +44,7 @@ export class Library extends EventTarget {
       flush();
       for (const id of this.answers.keys()) this.presence.end(id);
     });
-    // back from the browser's cache of pages
+    // The page was restored from the browser's back/forward cache.
     addEventListener("pageshow", () => (this.leaving = false));
     document.addEventListener("visibilitychange", () => document.visibilityState === "hidden" && flush());
   }
@@ -76,25 +76,25 @@ export class Library extends EventTarget {
     return this.loaded.get(id);
   }
 
-  // Forgets what is neither shown nor being answered.
+  // Unloads conversations that are not open, not being answered and saved.
   keepLoaded(id) {
     for (const known of this.loaded.keys()) if (known !== id && !this.answers.has(known) && !this.dirty.has(known)) this.loaded.delete(known);
   }
 
-  // Notes a change; it is written soon. `quiet` leaves the order of the list as it is.
+  // Schedules a save of a changed conversation. `quiet` keeps its place in the list.
   touch(conversation, quiet = false) {
     if (!quiet) conversation.updated = Date.now();
     this.loaded.set(conversation.id, conversation);
     const before = this.summaries.get(conversation.id);
     this.summaries.set(conversation.id, summaryOf(conversation));
     this.dirty.add(conversation.id);
-    // its draft is written with it: what was typed before it was sent is none any more
+    // The conversation is saved with its draft. A pending older draft must not overwrite it.
     this.drafts.delete(conversation.id);
     this.saveSoon();
     if (!before || before.title !== conversation.title || !quiet) this.tell();
   }
 
-  // Notes what is being typed. It is written by itself: another tab may have changed the conversation since this one read it.
+  // Schedules a save of the draft only: another tab may have changed the rest of the conversation.
   touchDraft(conversation) {
     const { id, draft, draftFiles } = conversation;
     conversation.drafted = stamp();
@@ -103,7 +103,7 @@ export class Library extends EventTarget {
     this.saveSoon();
   }
 
-  // Keeps what is attached to the draft of a new chat.
+  // Stores the files of a new chat's draft.
   async keepNewFiles(files) {
     this.newFiles = files;
     await this.written(() => (files.length > 0 ? this.store.put({ id: NEW_CHAT, files }) : this.store.remove(NEW_CHAT)));
@@ -116,12 +116,12 @@ export class Library extends EventTarget {
   async save() {
     clearTimeout(this.timer);
     this.timer = null;
-    // taken now: while one is written another may be forgotten
+    // Collect them first: `forget` may unload a conversation while another one is written.
     const changed = [...this.dirty].map((id) => this.loaded.get(id)).filter(Boolean);
     const drafts = [...this.drafts];
     this.dirty.clear();
     this.drafts.clear();
-    // all begin now: a page that is being closed comes back to none of them
+    // Start all writes at once: code after an await may not run while the page is being closed.
     await Promise.all(changed.map((conversation) => this.saveOne(conversation)));
     for (const [id, draft] of drafts) await this.written(() => this.store.putDraft(id, draft));
   }
@@ -131,12 +131,13 @@ export class Library extends EventTarget {
     const { leaving } = this;
     let merged = { changed: false };
     const written = await this.written(async () => {
-      // a page that is being closed has no time to read; a tab that knows more repairs what this overwrites
+      // A page that is being closed has no time to read and merge. Another tab with newer data
+      // restores what this overwrites.
       if (leaving) await this.store.put(conversation);
       else merged = await this.store.merge(conversation, this.stored.has(id));
     });
     if (!written) {
-      if (this.summaries.has(id)) this.dirty.add(id); // the next save tries again
+      if (this.summaries.has(id)) this.dirty.add(id); // retried by the next save
     } else if (merged === null) this.forget(id);
     else {
       if (this.summaries.has(id)) this.stored.add(id);
@@ -145,7 +146,7 @@ export class Library extends EventTarget {
     }
   }
 
-  // What cannot be written keeps nothing else from being written.
+  // Catches errors of one write, so that other writes still run.
   async written(write) {
     try {
       await write();
@@ -162,20 +163,20 @@ export class Library extends EventTarget {
     if (message.changed || message.removed) this.changedElsewhere(message);
   }
 
-  // Another tab began or ended to answer.
+  // Another tab has started or finished an answer.
   answeredElsewhere(id) {
     this.tell();
     this.dispatchEvent(new CustomEvent("elsewhere", { detail: id }));
   }
 
-  // This tab writes an answer of its conversation.
+  // Registers an answer that this tab streams.
   begin(answer) {
     const { id } = answer.conversation;
     this.answers.set(id, [...this.answersOf(id), answer]);
     this.presence.begin(id, answer.message.id);
   }
 
-  // The answer is complete. Other tabs read all of it before they hear that it has ended.
+  // Saves a complete answer before other tabs learn that it has ended, so that they read all of it.
   async end(answer) {
     const { conversation, message } = answer;
     const rest = this.answersOf(conversation.id).filter((other) => other !== answer);
@@ -186,12 +187,12 @@ export class Library extends EventTarget {
     if (!this.answersOf(conversation.id).some((other) => other.message === message)) this.presence.end(conversation.id, message.id);
   }
 
-  // The answers of a conversation that this tab writes.
+  // The answers that this tab streams into a conversation.
   answersOf(id) {
     return this.answers.get(id) ?? [];
   }
 
-  // Stops the answers of a conversation, or the one that is written into `message`, wherever they are written.
+  // Stops all answers of a conversation, or the one of `message`, in this tab or another one.
   stop(id, message) {
     if (this.answers.has(id)) this.stopOwn(id, message);
     else this.channel?.postMessage({ stop: id, message });
@@ -201,7 +202,7 @@ export class Library extends EventTarget {
     for (const answer of this.answersOf(id)) if (!message || answer.message.id === message) answer.stop();
   }
 
-  // Another tab wrote: its messages join those of this tab.
+  // Another tab has saved: merge its messages with those of this tab.
   async changedElsewhere({ changed, removed }) {
     if (removed) return this.forget(removed);
     const stored = await this.store.get(changed);
@@ -229,7 +230,7 @@ export class Library extends EventTarget {
     if (before?.title !== conversation.title || before.updated !== conversation.updated) this.tell();
   }
 
-  // Another tab has deleted it.
+  // Another tab has deleted the conversation.
   forget(id) {
     this.stopOwn(id);
     for (const known of [this.loaded, this.dirty, this.drafts, this.summaries, this.stored]) known.delete(id);
@@ -237,7 +238,7 @@ export class Library extends EventTarget {
     this.dispatchEvent(new CustomEvent("elsewhere", { detail: id }));
   }
 
-  // Returns the conversation, for undo.
+  // Deletes a conversation and returns it, for undo.
   async remove(id) {
     this.stop(id);
     const conversation = await this.open(id);
@@ -262,7 +263,7 @@ export class Library extends EventTarget {
     return (await this.store.all()).filter((entry) => entry?.nodes).sort((a, b) => b.updated - a.updated);
   }
 
-  // Ids of the conversations that hold every word.
+  // Ids of the conversations that contain all words.
   async search(query) {
     await this.save();
     const ids = new Set();

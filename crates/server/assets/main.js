@@ -1,4 +1,4 @@
-// Puts the page together: header, tabs, keys.
+// Builds the page: header, tabs, keyboard shortcuts.
 
 import { Chat } from "./chat.js";
 import { ChatSettings } from "./chat-settings.js";
@@ -70,14 +70,15 @@ async function open(id, words = "") {
   if (!matchMedia("(pointer: coarse)").matches) $("prompt").focus();
 }
 
-// A list that changed: the open conversation may have got its title and its place in the address.
+// The list has changed: the open conversation may have a new title, or its first entry in the list.
 library.addEventListener("list", () => {
   const { id } = chat.conversation;
   const known = library.summaries.get(id);
   if (known && location.hash !== `#${id}`) history.replaceState(null, "", `#${id}`);
   document.title = known ? `${known.title} – Latent` : "Latent";
 });
-// Another tab changed the open conversation. What is being typed here stays; a hidden tab waits until it is seen.
+// Another tab has changed the open conversation. This tab keeps its draft. A hidden tab updates
+// when it becomes visible.
 let stale = false;
 async function refresh() {
   const { id } = chat.conversation;
@@ -114,7 +115,7 @@ function showServer() {
 }
 
 function chooseModel(name) {
-  // the last choice is also that of new chats
+  // The choice also becomes the default of new chats.
   kept.change("defaults", { model: name });
   if (kept.values.model !== name) kept.change("chat", { model: name });
   showServer();
@@ -132,7 +133,7 @@ function chooseTab(name) {
   if (name === "chat") chat.scroller.follow(() => {});
 }
 
-// The list of conversations: a drawer where the window is narrow, else a column.
+// The list of conversations: a drawer in a narrow window, otherwise a column.
 function drawer(openIt) {
   if (narrow.matches) {
     document.body.classList.toggle("drawer", openIt);

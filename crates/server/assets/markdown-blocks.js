@@ -1,7 +1,7 @@
-// Markdown → a tree of blocks. CommonMark's blocks and GFM's tables and task lists, as models write them; without
-// raw HTML (it stays text), link reference definitions and entities in URLs.
+// Markdown → a tree of blocks: CommonMark's blocks, and GFM's tables and task lists. Not supported:
+// raw HTML (it stays text), link reference definitions, entities in URLs.
 //
-// Every block has `raw`, the lines it was made of, so that a view can see what has not changed.
+// Each block has `raw`, its source lines, by which a view detects unchanged blocks.
 
 const FENCE = /^( {0,3})(`{3,}|~{3,})[ \t]*([^`\n]*)$/;
 const HEADING = /^ {0,3}(#{1,6})(?:[ \t]+(.*?))?(?:[ \t]+#+)?[ \t]*$/;
@@ -13,11 +13,11 @@ const DELIMITER = /^ {0,3}\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$
 const MATH_OPEN = /^ {0,3}(\$\$|\\\[|\\begin\{((?:equation|align|alignat|gather|multline|eqnarray|displaymath)\*?)\})(.*)$/;
 const BLANK = /^[ \t]*$/;
 
-// Deeper quotes and lists than this are text: nesting is bounded, whatever a model writes.
+// Deeper quotes and lists remain text, so that recursion is bounded for any input.
 const DEEPEST = 12;
 const LONGEST_FORMULA = 200; // lines
 
-// Blocks of `text`, each with `start`, the offset of its first line.
+// Parses `text` into blocks. `start` of a block is the offset of its first line.
 export function parseBlocks(text) {
   const lines = text.split("\n");
   const offsets = [];
@@ -29,7 +29,7 @@ export function parseBlocks(text) {
   return parseLines(lines.map(expandTabs), 0).map(({ from, ...block }) => ({ ...block, start: offsets[from] }));
 }
 
-// Tabs of the indentation are columns of four.
+// Expands tabs of the indentation to tab stops of four columns.
 function expandTabs(line) {
   const trimmed = line.endsWith("\r") ? line.slice(0, -1) : line;
   const indent = /^[ ]*\t[ \t]*/.exec(trimmed);
@@ -106,11 +106,12 @@ function indentedCode(lines, at) {
   return [{ type: "code", language: "", text: body.join("\n"), closed: true }, next];
 }
 
-// `$$ … $$`, `\[ … \]` and `\begin{align} … \end{align}` over lines; open to the end while it is being written.
+// Display formulas over several lines: `$$ … $$`, `\[ … \]`, `\begin{align} … \end{align}`. While
+// an answer is streamed, a formula without its end extends to the end of the text.
 function displayMath(lines, at, [, open, name, rest]) {
   const close = name ? `\\end{${name}}` : open === "$$" ? "$$" : "\\]";
   const body = [];
-  // an environment's name belongs to the formula
+  // The name of an environment is part of the formula.
   const formula = (closed) => ({ type: "math", text: name ? `${open}${body.join("\n")}${closed ? close : ""}` : body.join("\n"), closed });
   for (let next = at; next < lines.length; next += 1) {
     const line = next === at ? rest : lines[next];
@@ -120,7 +121,7 @@ function displayMath(lines, at, [, open, name, rest]) {
       body.push(line.slice(0, end));
       return [formula(true), next + 1];
     }
-    // a paragraph that only begins like a formula
+    // Not a formula, but a paragraph that begins like one.
     if (next - at > LONGEST_FORMULA || (next > at && BLANK.test(line) && BLANK.test(lines[next + 1] ?? "x"))) return null;
     body.push(line);
   }
@@ -132,7 +133,7 @@ function quote(lines, at, depth) {
   let next = at;
   while (next < lines.length) {
     if (QUOTE.test(lines[next])) body.push(lines[next].replace(QUOTE, ""));
-    // a line without the mark goes on with the quote's paragraph
+    // Lazy continuation: a line without `>` continues a paragraph of the quote.
     else if (!BLANK.test(lines[next]) && !BLANK.test(body.at(-1)) && !interrupts(lines[next]) && isText(body.at(-1))) body.push(lines[next]);
     else break;
     next += 1;
@@ -155,7 +156,7 @@ function list(lines, at, depth) {
     const [item, end] = listItem(lines, next, head, depth);
     items.push(item);
     next = end;
-    // a blank line between two items makes the list loose
+    // A blank line between two items makes the list loose.
     let after = next;
     while (after < lines.length && BLANK.test(lines[after])) after += 1;
     const more = after < lines.length ? ITEM.exec(lines[after]) : null;
@@ -184,7 +185,7 @@ function listItem(lines, at, head, depth) {
       continue;
     }
     const indented = /^ */.exec(line)[0].length;
-    // models often indent what belongs to "1. …" by two only: that much is taken for a nested block too
+    // Models often indent the content of "1. …" by two columns only. CommonMark requires three.
     const belongs = indented >= content || (indented >= 2 && indented > indent.length && (inFence || blanks === 0 || ITEM.test(line.trimStart())));
     const lazy = blanks === 0 && !inFence && !interrupts(line) && !ITEM.test(line) && isText(body.at(-1));
     if (!belongs && !lazy) break;
@@ -205,8 +206,8 @@ function listItem(lines, at, head, depth) {
   return [{ blocks, gap, task: task ? task[1] !== " " : null, raw: lines.slice(at, next).join("\n") }, next];
 }
 
-// What may begin below a line of a paragraph without a blank line. It must depend on this line alone: a view keeps all blocks but
-// the last while text arrives.
+// Whether a line interrupts a paragraph. This must depend on the line alone: while text arrives, a
+// view keeps all blocks but the last.
 function interrupts(line) {
   if (HEADING.test(line) || RULE.test(line) || QUOTE.test(line)) return true;
   const fence = FENCE.exec(line);
@@ -251,7 +252,7 @@ function table(lines, at) {
   return [{ type: "table", head, align, rows }, next];
 }
 
-// Cells between bars; a bar in code or behind a backslash separates nothing.
+// Splits a table row at bars, except bars in code or after a backslash.
 export function cells(line) {
   const found = [];
   let cell = "";

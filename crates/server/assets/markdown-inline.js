@@ -1,5 +1,5 @@
-// Inline Markdown → nodes: text, code, em, strong, del, link, image, break, math. One pass from left to right; every search that
-// finds nothing is remembered, so that the time stays linear whatever a model writes.
+// Inline Markdown → nodes: text, code, em, strong, del, link, image, break, math. One pass from
+// left to right. Failed searches are remembered, so that the time is linear for any input.
 
 const PLAIN = /[^\\`*_~[\]!<$&h\n]+/y;
 const URL_HERE = /https?:\/\/[^\s<>`"']+/y;
@@ -10,13 +10,14 @@ const TARGET = /^\(\s*(?:<([^<>\n]*)>|((?:[^\s()\\]|\\.|\((?:[^\s()\\]|\\.)*\))*
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 const SPACE = /^[\s\u00a0]?$/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
-// Chinese, Japanese and Korean put no spaces around emphasis.
+// Chinese, Japanese and Korean texts have no spaces around emphasis.
 const IDEOGRAPH = /[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef]/;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0", ndash: "–", mdash: "—", hellip: "…", copy: "©", times: "×", deg: "°", rarr: "→", larr: "←", le: "≤", ge: "≥", ne: "≠", euro: "€", middot: "·", bull: "•" };
 const DEEPEST = 24;
 const LONGEST = 4000; // characters of a link's target, of a formula
 
-// The address, if a click on it may be offered: http, https, mailto. Anything else (javascript:, data:, …) is null.
+// Returns an address that may become a link: http, https or mailto. Others (javascript:, data:, …)
+// give null.
 export function safeUrl(address) {
   // eslint-disable-next-line no-control-regex
   if (/[\u0000-\u0020\u007f-\u00a0]/.test(address)) return null;
@@ -86,7 +87,7 @@ class Inline {
     this.at += length;
   }
 
-  // Where `mark` occurs next; -1 is remembered.
+  // The next position of `mark`. A result of -1 is remembered.
   find(mark, from) {
     if (this.missing.has(mark)) return -1;
     const found = this.text.indexOf(mark, from);
@@ -135,7 +136,8 @@ class Inline {
     return this.node({ type: "code", text: body }, end + mark.length - this.at);
   }
 
-  // $x$ with no space inside the marks and no digit behind: prices stay prices. $$x$$ is display.
+  // $x$ is a formula only without spaces inside the marks and without a digit after them, so that
+  // prices remain text. $$x$$ is a display formula.
   dollar() {
     const { text, at } = this;
     if (text[at + 1] === "$") {
@@ -150,7 +152,7 @@ class Inline {
         const closes = !/[\s\\]/.test(text[end - 1]) && !/\d/.test(text[end + 1] ?? "");
         const body = text.slice(at + 1, end);
         if (closes && !body.includes("`") && !body.includes("\n\n")) return this.node({ type: "math", text: body, display: false }, body.length + 2);
-        // a space before the mark: rather the next price than the end of this formula
+        // A `$` after a space is more likely the next price than the end of this formula.
         if (/\s/.test(text[end - 1])) break;
         end = this.find("$", end + 1);
       }
@@ -163,7 +165,7 @@ class Inline {
     if (image && this.text[this.at + 1] !== "[") return this.push("!", 1);
     if (this.find("](", this.at) < 0) return this.push(image ? "![" : "[", image ? 2 : 1);
     this.brackets.push({ index: this.out.length, image, runs: this.runs.length });
-    // a node of its own, that text does not join
+    // A separate node, which is not merged with text.
     this.out.push({ type: "text", text: image ? "![" : "[", run: true, depth: 0 });
     this.at += image ? 2 : 1;
   }
@@ -178,7 +180,7 @@ class Inline {
     const title = unescapeText(target[3] ?? target[4] ?? target[5] ?? "");
     this.wrap({ type: bracket.image ? "image" : "link", address, title }, children);
     this.at += 1 + target[0].length;
-    // no links in links
+    // Links do not nest.
     if (!bracket.image) this.brackets = this.brackets.filter((open) => open.image);
   }
 
@@ -217,14 +219,15 @@ class Inline {
     URL_HERE.lastIndex = this.at;
     const found = /[\w]/.test(this.text[this.at - 1] ?? "") || this.brackets.some((open) => !open.image) ? null : URL_HERE.exec(this.text);
     if (!found) return this.push("h", 1);
-    // a sentence's full stop is not the address's, nor a bracket that was opened before it, nor emphasis around it
+    // Exclude from the address: punctuation at its end, a closing bracket that was opened before
+    // it, and marks of emphasis.
     let url = found[0].replace(/(?:[.,;:!?*_~]|\*\*)+$/, "").replace(/\]\(.*$/, "");
     while (/[)\]]$/.test(url) && url.split(/[)\]]/).length > url.split(/[([]/).length) url = url.slice(0, -1);
     url = url.replace(/[.,;:!?*_~]+$/, "");
     return this.node({ type: "link", address: url, title: "", children: [{ type: "text", text: url, depth: 0 }] }, url.length);
   }
 
-  // CommonMark's rules of what opens and closes emphasis.
+  // CommonMark's rules for opening and closing emphasis.
   delimiters(c) {
     let over = this.at;
     while (this.text[over] === c) over += 1;
@@ -246,7 +249,7 @@ class Inline {
     return undefined;
   }
 
-  // Wraps what stands between a run that opens and this one; returns how many characters of this one are left.
+  // Wraps the nodes between an opening run and this one. Returns the remaining length of this run.
   closeRuns(c, length, canOpen) {
     const floor = this.brackets.at(-1)?.runs ?? 0;
     while (length > 0) {
@@ -274,7 +277,7 @@ class Inline {
 
 function matches(opener, c, length, canOpen) {
   if (opener.c !== c || (c === "~" && opener.length !== 2)) return false;
-  // the rule of three
+  // CommonMark's "multiple of 3" rule.
   return !((opener.canClose || canOpen) && (opener.length + length) % 3 === 0 && (opener.length % 3 !== 0 || length % 3 !== 0));
 }
 

@@ -1,5 +1,5 @@
-// Blocks of Markdown → elements, as text arrives. Only the last block can still change, so only it is rendered again; of a
-// growing list, table or code block only what is new.
+// Renders blocks of Markdown while text arrives. Only the last block can change, so only that one
+// is rendered again. In a growing list, table or code block only new parts are rendered.
 
 import { CodeView } from "./code.js";
 import { copyText, h, icon } from "./dom.js";
@@ -32,7 +32,8 @@ export class MarkdownView {
     this.settle(text, blocks);
   }
 
-  // The last block is open; one that begins in the line being written may yet turn out to belong to the block before it.
+  // The last block is open. A block that begins in the incomplete line may still become a part of
+  // the block before it.
   settle(text, blocks) {
     const line = text.lastIndexOf("\n") + 1;
     let last = blocks.length - 1;
@@ -60,14 +61,14 @@ export class MarkdownView {
   }
 }
 
-// The elements of a whole text.
+// Renders a complete text.
 export function renderMarkdown(text) {
   const root = h("div", { class: "markdown" });
   new MarkdownView(root).update(text);
   return root;
 }
 
-// Each block has the direction of its own first letter; what is inside of it follows.
+// Each block has the direction of its first letter, which its content inherits.
 function topView(block) {
   const view = viewOf(block);
   if (!["code", "math"].includes(block.type)) view.element.setAttribute("dir", "auto");
@@ -130,7 +131,7 @@ function listView(block) {
 }
 
 function listItem({ blocks, task }, loose) {
-  // in a tight list paragraphs are bare
+  // A tight list has no <p> elements.
   const content = blocks.map((block) => (block.type === "paragraph" && !loose ? inline(block.text) : viewOf(block).element));
   if (task === null) return h("li", {}, content);
   return h("li", { class: "task" }, h("input", { type: "checkbox", disabled: true, checked: task, "aria-label": task ? "done" : "not done" }), content);
@@ -162,7 +163,7 @@ function tableView(block) {
   return { block, element, patch };
 }
 
-// Overrides and embeddings of direction: in an element of their own they reorder nothing around it.
+// Isolates bidirectional overrides and embeddings, so that they do not reorder text around them.
 const BIDI = /[\u202a-\u202e\u2066-\u2069]/;
 
 export const inline = (text) => nodes(parseInline(text.trim()));
@@ -181,7 +182,7 @@ function nodeOf(node) {
   }
 }
 
-// An image is a link as well: loading it would tell its server that, and what, somebody reads.
+// Shows an image as a link: loading it would inform its server.
 function linkOf(node, children) {
   const url = safeUrl(node.address);
   if (url === null) return h("bdi", { class: "dead-link", title: `No link is made to ${node.address.slice(0, 200)}` }, children);

@@ -12,7 +12,7 @@ export function markWords(element, words) {
     const text = node.data.toLowerCase();
     for (const word of words) {
       for (let at = text.indexOf(word); at >= 0 && ranges.length < 1000; at = text.indexOf(word, at + word.length)) {
-        // where lower case has another length, places differ
+        // If the lower-case text has another length, offsets would differ.
         if (text.length !== node.data.length) break;
         const range = document.createRange();
         range.setStart(node, at);

@@ -1,4 +1,4 @@
-// Commands of TeX that stand for one character.
+// TeX commands that stand for one character.
 
 const table = (text) => {
   const map = new Map();
@@ -7,7 +7,7 @@ const table = (text) => {
   return map;
 };
 
-// Letters: italic like variables (capitals upright).
+// Letters: italic like variables, except upright capitals.
 export const LETTERS = table(`alpha α beta β gamma γ delta δ epsilon ϵ varepsilon ε zeta ζ eta η theta θ vartheta ϑ iota ι kappa κ varkappa ϰ
 lambda λ mu μ nu ν xi ξ omicron ο pi π varpi ϖ rho ρ varrho ϱ sigma σ varsigma ς tau τ upsilon υ phi ϕ varphi φ chi χ psi ψ omega ω
 Gamma Γ Delta Δ Theta Θ Lambda Λ Xi Ξ Pi Π Sigma Σ Upsilon Υ Phi Φ Psi Ψ Omega Ω
@@ -24,7 +24,7 @@ lesssim ≲ gtrsim ≳ triangleq ≜ coloneqq ≔ coloneq ≔ eqqcolon ≕ becau
 to → rightarrow → leftarrow ← gets ← leftrightarrow ↔ Rightarrow ⇒ Leftarrow ⇐ Leftrightarrow ⇔ implies ⟹ impliedby ⟸ iff ⟺ mapsto ↦ longmapsto ⟼ longrightarrow ⟶ longleftarrow ⟵ Longrightarrow ⟹ Longleftarrow ⟸ longleftrightarrow ⟷ Longleftrightarrow ⟺
 uparrow ↑ downarrow ↓ updownarrow ↕ Uparrow ⇑ Downarrow ⇓ nearrow ↗ searrow ↘ swarrow ↙ nwarrow ↖ hookrightarrow ↪ hookleftarrow ↩ rightharpoonup ⇀ leftharpoonup ↼ rightleftharpoons ⇌ leadsto ⇝ rightsquigarrow ⇝ twoheadrightarrow ↠ rightrightarrows ⇉ upharpoonright ↾ nrightarrow ↛ nRightarrow ⇏ colon : lt < gt > surd √`);
 
-// Operators that grow; limits stand above and below in display.
+// Large operators. In display style their limits are above and below.
 export const LARGE = table(`sum ∑ prod ∏ coprod ∐ bigcup ⋃ bigcap ⋂ bigoplus ⨁ bigotimes ⨂ bigodot ⨀ bigvee ⋁ bigwedge ⋀ bigsqcup ⨆ biguplus ⨄`);
 export const INTEGRALS = table(`int ∫ iint ∬ iiint ∭ oint ∮ oiint ∯ intop ∫`);
 
@@ -36,10 +36,11 @@ export const DELIMITERS = table(`lbrace { rbrace } { { } } langle ⟨ rangle ⟩
 export const ACCENTS = table(`hat ^ widehat ^ check ˇ tilde ~ widetilde ~ acute ´ grave \` dot ˙ ddot ¨ dddot ⃛ breve ˘ bar ¯ overline ‾ vec → overrightarrow → overleftarrow ← overbrace ⏞ mathring ˚`);
 export const UNDERS = table(`underline _ underbrace ⏟ underbar _`);
 
-// Widths in em.
+// Widths of spaces in em.
 export const SPACES = new Map([[",", 0.167], [":", 0.222], [">", 0.222], [";", 0.278], ["!", -0.167], ["quad", 1], ["qquad", 2], ["enspace", 0.5], ["thinspace", 0.167], ["medspace", 0.222], ["thickspace", 0.278], [" ", 0.333], ["~", 0.333], ["negthinspace", -0.167], ["nobreakspace", 0.333], ["space", 0.333]]);
 
-// First code points of the alphabets [capitals, small letters, digits], and the letters that were assigned before them.
+// First code points of each alphabet [capitals, small letters, digits], and letters that Unicode
+// has elsewhere.
 const ALPHABETS = {
   mathbb: [0x1d538, 0x1d552, 0x1d7d8, { C: "ℂ", H: "ℍ", N: "ℕ", P: "ℙ", Q: "ℚ", R: "ℝ", Z: "ℤ" }],
   mathcal: [0x1d49c, 0x1d4b6, 0, { B: "ℬ", E: "ℰ", F: "ℱ", H: "ℋ", I: "ℐ", L: "ℒ", M: "ℳ", R: "ℛ", e: "ℯ", g: "ℊ", o: "ℴ" }],

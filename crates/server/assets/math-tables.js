@@ -6,7 +6,7 @@ const FENCES = { pmatrix: "()", bmatrix: "[]", Bmatrix: "{}", vmatrix: "||", Vma
 const ALIGNED = new Set(["align", "aligned", "alignat", "split", "eqnarray", "alignedat"]);
 const CENTERED = new Set(["gather", "gathered", "equation", "multline", "substack", "displaymath", "math"]);
 
-// The rows of an environment up to its end: `\end{name}`, or the token given.
+// Parses the rows of an environment up to `\end{name}` or the given token.
 export function environment(parser, full, end) {
   const name = full.replace(/\*$/, "");
   const known = name === "array" || Object.hasOwn(FENCES, name) || ALIGNED.has(name) || CENTERED.has(name);
@@ -32,11 +32,11 @@ function readRows(parser, end) {
     if (token === end) break;
     if (token === "&") continue;
     if (token !== "\\\\" && token !== "\\cr" && token !== "\\newline") throw new MathError(`${token} was not expected`);
-    // \\[2pt]: the distance is ours to choose
+    // Skip the distance of \\[2pt].
     if (parser.tokens[parser.at] === "[") parser.optional();
     rows.push([]);
   }
-  // the last line may end with \\
+  // The last line may end with \\.
   const last = rows.at(-1);
   if (rows.length > 1 && last.length === 1 && last[0].tag === "mrow" && last[0].children.length === 0) rows.pop();
   return rows;

@@ -1,4 +1,4 @@
-// The MathML tree that the parser of TeX makes.
+// The MathML tree that the TeX parser creates.
 
 export class MathError extends Error {}
 

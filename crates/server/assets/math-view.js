@@ -1,4 +1,4 @@
-// A formula as MathML elements, or its source where it is not understood.
+// Renders a formula as MathML elements, or its source if it cannot be parsed.
 
 import { h } from "./dom.js";
 import { parseMath } from "./math.js";

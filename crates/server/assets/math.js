@@ -1,5 +1,5 @@
-// A subset of TeX's mathematics → a MathML tree of { tag, attributes, children } or { tag, attributes, text }. What is not known
-// is an error: the page then shows the source.
+// A subset of TeX's mathematics → a MathML tree of { tag, attributes, children } or
+// { tag, attributes, text }. An unknown command is an error: the page then shows the source.
 
 import { environment } from "./math-tables.js";
 import { MathError, fence, leaf, node, row } from "./math-tree.js";
@@ -20,12 +20,12 @@ export function parseMath(source, level = 0) {
   return row(children);
 }
 
-// Commands as `\name`, numbers, single characters; `space` marks where text needs it.
+// Tokens: commands as `\name`, numbers, single characters. `space` tokens are kept for text.
 function tokenize(source) {
   return source.match(/\\(?:[a-zA-Z]+\*?|[^a-zA-Z])|\d+(?:\.\d+)?|\s+|./gsu) ?? [];
 }
 
-// Commands that read arguments: name → (parser) → node.
+// Commands with arguments: name → (parser) → node.
 const fraction = (attributes, style) => (p) => {
   const made = node("mfrac", [p.argument(), p.argument()], attributes);
   return style === undefined ? made : node("mstyle", [made], { displaystyle: String(style) });
@@ -88,7 +88,7 @@ const BIG_SIZES = { big: 1.2, Big: 1.8, bigg: 2.4, Bigg: 3 };
 const CHARACTERS = { "-": "−", "*": "∗", "<": "<", ">": ">", "'": "′" };
 
 class Parser {
-  // level: how many formulas in texts this one is inside of
+  // level: nesting depth of formulas within texts.
   constructor(source, level) {
     this.level = level;
     this.tokens = tokenize(source);
@@ -96,7 +96,7 @@ class Parser {
     this.depth = 0;
   }
 
-  // The next token that is no space.
+  // The next token that is not a space.
   peek() {
     while (this.at < this.tokens.length && /^\s/.test(this.tokens[this.at])) this.at += 1;
     return this.tokens[this.at];
@@ -141,7 +141,7 @@ class Parser {
     return children;
   }
 
-  // An atom with what is above and below it.
+  // An atom with its superscript and subscript.
   scripted() {
     let base = /^[\^_]$/.test(this.peek()) ? node("mrow", []) : this.atom();
     let sub = null;
@@ -238,7 +238,7 @@ class Parser {
     return restyle(this.argument());
   }
 
-  // `{…}`, or the next atom alone: of a number one digit.
+  // An argument: `{…}`, or the next atom (one digit of a number).
   argument() {
     const token = this.peek();
     if (/^\d./.test(token ?? "")) {
@@ -256,7 +256,7 @@ class Parser {
     return row(children);
   }
 
-  // The source of `{…}`, with its spaces.
+  // The source of `{…}` with its spaces.
   raw() {
     this.expect("{");
     let depth = 1;
@@ -314,13 +314,13 @@ class Parser {
 function letter(name) {
   const character = LETTERS.get(name);
   if (/^[ld]?dots/.test(name) || /dots$/.test(name)) return leaf("mo", character, { lspace: "0.1em", rspace: "0.1em" });
-  // small Greek letters are italic as all variables; capitals and symbols are upright
+  // Small Greek letters are italic like variables. Capitals and symbols are upright.
   return leaf("mi", character, /^[α-ωϵϑϕϖϱς]$/.test(character) ? {} : { mathvariant: "normal" });
 }
 
 const plainOf = (source) => source.replace(/\\[,;: ]|~/g, " ").replace(/\\[!]/g, "").replace(/\\(?:text|mathrm|mathit|mathbf)\s*/g, "").replace(/[{}]/g, "");
 
-// Letters of one word in \mathrm{…} stand together; the rest is a formula.
+// In \mathrm{…}, the letters of a word form one element. Everything else is a formula.
 function upright(parser) {
   const source = parser.raw();
   if (/^[\p{L}\d\s]*$/u.test(source)) return leaf("mi", source.replace(/\s+/g, ""), { mathvariant: "normal" });
@@ -334,7 +334,7 @@ const named = (source) => {
   return operator(name, { lspace: "0", rspace: "0", movablelimits: "true", form: "prefix" });
 };
 
-// Text with formulas between dollars.
+// Text that contains formulas between dollars.
 function textOf(parser, attributes) {
   const parts = parser.raw().split(/(?<!\\)\$/);
   if (parts.length % 2 === 0) throw new MathError("$ in \\text is not closed");

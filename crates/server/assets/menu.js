@@ -1,4 +1,4 @@
-// A small menu below a button: arrows, Escape, a click elsewhere.
+// A menu below a button. Arrow keys move in it; Escape or a click elsewhere closes it.
 
 import { h, icon } from "./dom.js";
 

@@ -1,15 +1,15 @@
-// Two copies of one conversation, changed by two tabs: every message, deletion, title, draft and set of settings has a stamp,
-// and the newer one is kept.
+// Merges two copies of a conversation that two tabs have changed. Messages, deletions, title, draft
+// and settings have stamps; the newer version of each is kept.
 
 import { ROOT } from "./tree.js";
 
-// Fields of a conversation, by the stamp of their last change.
+// The stamp of each group of fields of a conversation, set at the last change.
 const STAMPED = { titled: ["title", "named"], drafted: ["draft", "draftFiles"], settingsAt: ["settings"], trimmed: ["sentFrom"] };
-// These belong to the tree and have rules of their own.
+// Links of the tree are merged by `relink`.
 const LINKS = ["children", "choice", "picked"];
 
-// Brings `mine` up to date in place; objects of messages that both have stay the same objects.
-// changed: `mine` has news; behind: `theirs` lacks something of `mine`.
+// Merges `theirs` into `mine` in place. Message objects of `mine` keep their identity, since views
+// refer to them. changed: `mine` was changed; behind: `theirs` lacks something of `mine`.
 export function mergeConversation(mine, theirs) {
   const fields = mergeFields(mine, theirs);
   const gone = mergeRemoved(mine, theirs);
@@ -26,7 +26,7 @@ function mergeFields(mine, theirs) {
     const [own, other] = [mine[stamp] ?? 0, theirs[stamp] ?? 0];
     if (other > own) {
       for (const name of [...names, stamp]) mine[name] = structuredClone(theirs[name]);
-      // a draft is shown where it is typed
+      // A draft is shown only in the tab in which it is typed, so it is not a visible change.
       if (stamp !== "drafted") result.changed = true;
     } else if (own > other && stamp !== "drafted") result.behind = true;
   }
@@ -66,7 +66,7 @@ function replace(own, node) {
   for (const [key, value] of Object.entries(node)) if (!LINKS.includes(key)) own[key] = structuredClone(value);
 }
 
-// What was written below a message that another tab has deleted goes with it.
+// Deletes messages below a message that another tab has deleted.
 function dropOrphans({ nodes }) {
   const linked = new Set([ROOT]);
   const below = new Map();
@@ -86,7 +86,7 @@ function dropOrphans({ nodes }) {
   for (const id of Object.keys(nodes)) if (!linked.has(id)) delete nodes[id];
 }
 
-// The children of both in the order in which they were made, and the choice that was made last.
+// Merges the children of both copies in the order of creation, and keeps the newer choice.
 function relink(mine, theirs) {
   const { nodes } = mine;
   let changed = false;

@@ -1,4 +1,5 @@
-// One message on the page. `update` shows its present state; while it is being written only what has changed is touched.
+// The view of one message. `update` renders its state. During a stream it changes only what
+// differs.
 
 import { rateOf, tokensOf } from "./answer.js";
 import { AttachmentList, fileView } from "./attachment-list.js";
@@ -10,7 +11,8 @@ import { callView } from "./tool-call.js";
 const NAMES = { user: "You", assistant: "Assistant", tool: "Tool result", system: "System" };
 const CUT = { length: "The answer stopped early: token limit reached.", full: "The answer stopped early: end of the context reached.", stopped: "Stopped.", lost: "The answer was interrupted." };
 
-// Acts: { edit, regenerate, proceed, branch, remove, pick, stop, answerCalls, retry, fits } with the message's id first.
+// acts: { edit, regenerate, proceed, branch, remove, pick, stop, answerCalls, retry, fits }. The
+// first argument of each is the message's id.
 export class MessageView {
   constructor(message, acts) {
     this.message = message;
@@ -30,8 +32,8 @@ export class MessageView {
     }
   }
 
-  // branch: [index, count]; live: the running answer's figures, or null; last: nothing follows; pair: of two answers to compare,
-  // { chosen }, or null
+  // branch: [index, count]; live: figures of the running answer, or null; last: whether it is the
+  // last message; pair: { chosen } if it is one of two compared answers, or null.
   update({ branch, live, last, pair = null }) {
     const { message } = this;
     const name = NAMES[message.role] ?? message.role;
@@ -78,7 +80,7 @@ export class MessageView {
     this.files.replaceChildren(...this.fileViews.map(({ element }) => element));
   }
 
-  // Opens the files that hold one of the words of a search.
+  // Opens the files that contain a word of a search.
   openFiles(words) {
     for (const [i, { name, text }] of (this.message.files ?? []).entries()) {
       const all = `${name}\n${text}`.toLowerCase();
@@ -112,7 +114,7 @@ export class MessageView {
     const words = h("span", { class: "live" });
     const dots = h("span", { class: "dots", "aria-hidden": "true" }, h("i"), h("i"), h("i"));
     const view = new MarkdownView(inside);
-    // it is rendered when it is opened, not before
+    // Hidden reasoning is rendered only when it is opened.
     const element = h("details", { class: "reasoning", ontoggle: () => element.open && view.update(this.message.reasoning ?? "") }, h("summary", {}, icon("think"), words, dots), inside);
     slot.replaceChildren(element);
     return { element, inside, words, dots, view };
@@ -147,7 +149,7 @@ export class MessageView {
     }
   }
 
-  // The page runs no tools: who uses it may give their results by hand.
+  // The page does not run tools: the user may enter their results.
   resultsForm() {
     const fields = this.message.calls.map((call, i) => h("textarea", { class: "field mono", rows: "2", "aria-label": `Result of ${call.name || `call ${i + 1}`}`, placeholder: `Result of ${call.name || "the call"}` }));
     return h("form", { class: "call results", onsubmit: (event) => {
@@ -156,7 +158,7 @@ export class MessageView {
     } }, h("div", { class: "inside editor" }, h("h3", {}, "Tools do not run on this page. Enter each result to continue."), fields, h("div", {}, h("button", { type: "submit", class: "button" }, "Send results"))));
   }
 
-  // Below the text: waiting, what went wrong, an answer that was cut.
+  // The state below the text: waiting, an error, or a truncated answer.
   showState(live, last) {
     const slot = this.slots[3];
     const { message } = this;
@@ -189,7 +191,7 @@ export class MessageView {
     const { message } = this;
     const words = h("p", {}, message.error);
     const retry = h("button", { type: "button", class: "button", onclick: () => this.acts.retry(message.id) }, icon("again"), "Try again");
-    // what is too long stays so
+    // A too long prompt fails again, so "Try again" is not offered for it.
     const ways = message.errorKind === "long" ? this.acts.fits(message.id) : [last && !empty ? this.proceedButton() : null, retry];
     const element = h("div", { class: "trouble", role: "alert" }, icon("warn"), words, last ? ways : null);
     const wait = () => {
@@ -219,7 +221,7 @@ export class MessageView {
       const { id, role } = message;
       const copy = live === null ? iconButton("copy", "Copy message", () => copyText(message.content || promptText(message), copy)) : null;
       this.figures = role === "assistant" ? h("span", { class: "figures" }) : null;
-      // above the text, which moves what is below it
+      // The stop button is above the text: the growing text would move it.
       this.head.replaceChildren(this.title, ...(pair && live !== null ? [iconButton("stop", "Stop this answer", () => acts.stop(id))] : []));
       this.actions.replaceChildren(...[
         pair ? this.pickButton(pair.chosen) : null,
@@ -237,7 +239,7 @@ export class MessageView {
     }
   }
 
-  // Of two answers: whether the conversation continues from this one.
+  // In a comparison: whether the conversation continues from this answer.
   pickButton(chosen) {
     return h("button", { type: "button", class: "button pick", "aria-pressed": String(chosen), onclick: () => {
       this.acts.pick(this.message.id);

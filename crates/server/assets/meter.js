@@ -1,4 +1,4 @@
-// The line below the field: how much of the context is used, how much of the prompt came from the cache, how fast tokens come.
+// The line below the field: used context, cached part of the prompt, tokens per second.
 
 import { rateOf, tokensSoFar } from "./answer.js";
 import { $, h, rate, whole } from "./dom.js";
@@ -12,7 +12,7 @@ export function showMeter(chat) {
   const message = messages.findLast((entry) => tokensSoFar(entry, liveOf(entry)));
   const live = message ? liveOf(message) : null;
   const tokens = message ? tokensSoFar(message, live) : null;
-  // with what is typed, once the server has counted it
+  // Includes the draft once the server has counted its tokens.
   const typed = chat.length?.count ?? null;
   const used = typed ?? (tokens ? tokens.prompt + tokens.completion : 0);
   const speed = message && rateOf(message, live);

@@ -1,17 +1,17 @@
-// The tab "Model": what the server does now, what each phase of a step takes, and the drawing of the model.
+// The tab "Model": activity of the server, time of each phase of a step, and the model's drawing.
 
 import { ApiError, allowDrawing, address, getJson, hasKey } from "./api.js";
 import { shareBar, sparkline } from "./charts.js";
 import { $, finite, h, rate, whole } from "./dom.js";
 import { askKey } from "./notices.js";
 
-const EVERY = 1000; // ms
-const HISTORY = 90; // values
-const RESORT = 12; // polls between two orders of the phases
-const SHOWN = 14; // phases before "all"
+const EVERY = 1000; // ms between polls
+const HISTORY = 90; // values per chart
+const RESORT = 12; // polls between two sorts of the phases
+const SHOWN = 14; // phases shown before "all" is chosen
 
 export class ModelTab {
-  // server: which models there are, and which is chosen
+  // server: the models, and the chosen one.
   constructor(server) {
     this.server = server;
     this.forget();
@@ -23,12 +23,12 @@ export class ModelTab {
     this.history = { tokens: [], prompt: [], running: [], used: [] };
   }
 
-  // What of the server tells of the chosen model.
+  // The address of data about the chosen model.
   of(path) {
     return this.model ? `${path}?model=${encodeURIComponent(this.model)}` : path;
   }
 
-  // Turns to the model that is chosen now.
+  // Switches to the chosen model.
   follow() {
     const { chosen } = this.server;
     if (chosen === this.model) return;
@@ -57,7 +57,7 @@ export class ModelTab {
     this.follow();
   }
 
-  // A frame shows no reason when it fails, so the page asks first.
+  // A frame does not report why it failed, so the page sends a request first.
   async showDrawing() {
     if (hasKey()) allowDrawing();
     const [place, path] = [this.drawing, this.of("latent/graph")];
@@ -65,9 +65,9 @@ export class ModelTab {
     try {
       const response = await fetch(address(path), { cache: "no-store", headers: { Accept: "text/html" } });
       response.body?.cancel().catch(() => {});
-      if (path !== this.of("latent/graph")) return; // another was chosen meanwhile
+      if (path !== this.of("latent/graph")) return; // another model was chosen meanwhile
       if (!response.ok) throw new ApiError(response.status === 401 ? "key" : "server", "");
-      // an origin of its own: nothing in it reaches the conversations or the key
+      // Without allow-same-origin the frame cannot access the conversations or the key.
       place.append(h("iframe", { sandbox: "allow-scripts allow-downloads", allow: "fullscreen", class: "drawing", src: address(path).href, title: "Drawing of the model", loading: "lazy" }));
     } catch (error) {
       if (path !== this.of("latent/graph")) return;
@@ -132,7 +132,7 @@ export class ModelTab {
     );
   }
 
-  // The costliest first; sorted anew now and then only, so that rows can be read while their bars move.
+  // Slowest phases first. Sorted only every RESORT polls, so that rows stay readable.
   inOrder(phases) {
     const places = new Map(this.order?.names.map((name, i) => [name, i]));
     const known = this.order?.left > 0 && phases.length === places.size && phases.every(({ name }) => places.has(name));

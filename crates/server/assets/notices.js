@@ -1,11 +1,12 @@
-// The line below the header (loading, key, storage) and short messages with an offer to undo.
+// The line below the header (loading, key, storage), and toasts that may offer to undo.
 
 import { $, h, icon, say } from "./dom.js";
 import { hasKey, setKey } from "./api.js";
 
 let shown = "";
 
-// One notice at a time; `kind` names it, so that the one that is shown stays as it is and can be taken away by name.
+// Shows one notice at a time. `kind` identifies it: callers can update a visible notice, and
+// `hideNotice` removes only its own kind.
 function show(kind, look, ...children) {
   const notice = $("notice");
   shown = kind;
@@ -49,9 +50,9 @@ export function showStorageFull() {
   show("full", "bad", h("p", {}, "This browser's storage is full or refused to write: this conversation is not saved. Export it, or delete old ones."), h("button", { type: "button", class: "button", onclick: () => hideNotice("full") }, "Got it"));
 }
 
-const waiting = []; // what goes on with the key
+const waiting = []; // callbacks that need the key
 
-// Asks for the key; `then` runs when one was given.
+// Asks for the key. `then` runs when the user has entered one.
 export function askKey(then) {
   waiting.push(then);
   if (shown === "key") return;
@@ -62,7 +63,7 @@ export function askKey(then) {
     onsubmit: (event) => {
       event.preventDefault();
       if (field.value.trim() === "") return;
-      // other characters cannot be sent in a header
+      // A header cannot contain other characters.
       const fits = /^[\x20-\x7e\xa0-\xff]+$/.test(field.value.trim());
       field.setCustomValidity(fits ? "" : "An API key has only letters, digits and signs of Latin-1.");
       if (!field.reportValidity()) return;
@@ -76,7 +77,7 @@ export function askKey(then) {
   field.focus();
 }
 
-// A message for some seconds; with `undo` a button for it.
+// Shows a message for some seconds, with a button if `undo` is given.
 export function toast(text, undo) {
   const close = () => {
     clearTimeout(timer);
@@ -90,7 +91,7 @@ export function toast(text, undo) {
   while ($("toasts").children.length > 3) $("toasts").firstElementChild.remove();
   say(undo ? `${text}. You can undo this.` : text);
   let timer = setTimeout(close, 9000);
-  // who is about to press a button gets the time for it
+  // The message stays while the pointer or the focus is on it, so that its buttons can be pressed.
   element.addEventListener("pointerenter", () => clearTimeout(timer));
   element.addEventListener("focusin", () => clearTimeout(timer));
   element.addEventListener("pointerleave", () => (timer = setTimeout(close, 3000)));

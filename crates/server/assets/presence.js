@@ -1,19 +1,21 @@
-// Which conversations other tabs are answering. A tab says so every second; where the browser has locks it also holds one, which
-// ends with the tab. Without locks, a tab that has been silent for some seconds is taken to be closed.
+// Tracks which conversations other tabs are answering. A tab announces its answers every second,
+// and holds a Web Lock, which the browser releases when the tab ends. Without locks, a tab that is
+// silent for some seconds counts as closed.
 
 const EVERY = 1000; // ms
 const SILENT = 4000;
 const lockOf = (id) => `latent.answer.${id}`;
 
 export class Presence {
-  // post: sends to the other tabs; changed: called with the id of a conversation that another tab began or ended to answer
+  // post: sends to other tabs. changed: called with the id of a conversation when another tab
+  // starts or finishes an answer in it.
   constructor(post, changed, locks = globalThis.navigator?.locks) {
     Object.assign(this, { post, changed, locks });
-    this.own = new Map(); // conversation id → { messages: ids of those being written, release }
+    this.own = new Map(); // conversation id → { messages: ids of streamed messages, release }
     this.others = new Map(); // conversation id → { messages, since, seen }
   }
 
-  // This tab writes an answer into that message.
+  // This tab starts an answer in a message.
   begin(id, message) {
     const known = this.own.get(id);
     if (known) {
@@ -28,7 +30,7 @@ export class Presence {
     this.say();
   }
 
-  // The answer in that message, or every one of the conversation, has ended.
+  // The answer in a message, or in all messages of the conversation, has ended.
   end(id, message) {
     const entry = this.own.get(id);
     const rest = message && entry ? entry.messages.filter((other) => other !== message) : [];
@@ -42,7 +44,8 @@ export class Presence {
     this.post({ answered: id });
   }
 
-  // Tells the others; called for every piece of an answer as well, since timers of hidden tabs are slow.
+  // Announces this tab's answers. Also called for each chunk, since browsers slow down timers of
+  // hidden tabs.
   say(now = Date.now()) {
     if (this.own.size === 0 || now - (this.said ?? 0) < EVERY) return;
     this.tellAll(now);
@@ -55,7 +58,7 @@ export class Presence {
     for (const [id, { messages }] of this.own) this.post({ answering: id, messages });
   }
 
-  // A tab that has just been opened asks.
+  // Asks other tabs for their answers after this tab was opened.
   ask() {
     this.post({ who: true });
   }

@@ -1,4 +1,5 @@
-// Sampling settings, presets, and the request body that they make. Values are as typed: an empty field leaves the server's default.
+// Sampling settings, presets, and the request body. Values are strings as typed; an empty field
+// means the server's default.
 
 export const NUMBERS = [
   { key: "temperature", label: "Temperature", min: 0, max: 5, step: 0.05, about: "0 always takes the likeliest token" },
@@ -12,7 +13,7 @@ export const NUMBERS = [
   { key: "seed", label: "Seed", min: 0, max: 4_294_967_295, step: 1, whole: true },
 ];
 
-// Folded away: few need them.
+// Rarely used settings, which are collapsed.
 export const MORE_NUMBERS = [
   { key: "typical_p", label: "Typical-p", min: 0, max: 1, step: 0.01 },
   { key: "top_n_sigma", label: "Top-n sigma", min: -1, max: 100, step: 0.1 },
@@ -49,17 +50,18 @@ export const PRESETS = [
 
 export const LABELS = { system: "System prompt", reasoning: "Reasoning", format: "Format", schema: "JSON schema", grammar: "Grammar", tools: "Tools", stop: "Stop sequences", samplers: "Sampler order", dry_sequence_breakers: "DRY sequence breakers", extra: "Request fields", ...Object.fromEntries(ALL_NUMBERS.map(({ key, label }) => [key, label])) };
 
-// What a preset sets: sampling. System prompt, tools and format belong to the conversation, but own presets keep them too.
+// Built-in presets set sampling only. The user's presets also contain system prompt, tools and
+// format.
 export const SAMPLING = [...ALL_NUMBERS.map(({ key }) => key), "samplers", "dry_sequence_breakers", "reasoning"];
 
-// Settings out of storage or a file: known keys, strings.
+// Validates settings from storage or a file: known keys with strings.
 export function cleanSettings(value) {
   const clean = { ...EMPTY };
   for (const key of Object.keys(EMPTY)) if (typeof value?.[key] === "string") clean[key] = value[key];
   return clean;
 }
 
-// What is wrong with a field, or null.
+// The error of a field, or null.
 export function problemOf(key, settings) {
   const value = settings[key].trim();
   const number = ALL_NUMBERS.find((entry) => entry.key === key);
@@ -71,7 +73,7 @@ export function problemOf(key, settings) {
   return null;
 }
 
-// Fields that are the page's own.
+// Request fields that only the page sets.
 const FIXED = ["messages", "stream", "stream_options"];
 
 const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
@@ -93,7 +95,7 @@ function jsonProblem(text, words, good) {
 
 export const problemsOf = (settings) => Object.keys(EMPTY).map((key) => [key, problemOf(key, settings)]).filter(([, problem]) => problem !== null);
 
-// The body of a chat completion. `prefill`: the last message is an answer to go on with.
+// The body of a chat completion. `prefill`: the last message is an answer to continue.
 export function requestBody(settings, messages, { model, prefill = false } = {}) {
   const body = { messages, stream: true, stream_options: { include_usage: true }, timings_per_token: true, return_progress: true };
   const chosen = settings.model || model;

@@ -1,4 +1,4 @@
-// Keeps the newest line in sight while text arrives, unless the reader scrolled away from it.
+// Keeps the newest line visible while text arrives, unless the user has scrolled away from it.
 
 import { icon } from "./dom.js";
 
@@ -21,7 +21,7 @@ export class Scroller {
   onScroll() {
     const { scrollTop, scrollHeight, clientHeight } = this.element;
     const near = scrollHeight - scrollTop - clientHeight < NEAR;
-    // only the reader scrolls up
+    // The page itself never scrolls up, so this was the user.
     if (scrollTop < this.top - 2 && !near) this.following = false;
     if (near) this.following = true;
     this.top = scrollTop;
@@ -32,7 +32,7 @@ export class Scroller {
     this.element.scrollTop = this.element.scrollHeight;
   }
 
-  // Changes the content and stays at its end if it was there.
+  // Changes the content, and stays at the end if the view was there.
   follow(change) {
     change();
     if (this.following) this.stick();

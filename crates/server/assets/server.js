@@ -1,4 +1,4 @@
-// What is known of the server: whether it is ready, its models, its context.
+// The state of the server: readiness, models, context length.
 
 import { ApiError, getJson } from "./api.js";
 import { askKey, hideNotice, showLoading, showUnreachable } from "./notices.js";
@@ -9,21 +9,22 @@ export class Server {
   models = [];
   contextSize = 0;
   defaults = {};
-  contexts = new Map(); // a model's name → its context, which is told only while it is loaded
+  contexts = new Map(); // model name → context length, known only for loaded models
 
-  // `wanted` gives the name of the model that was chosen, if one was.
+  // `wanted` returns the name of the model that the user has chosen, if any.
   constructor(changed, wanted) {
     this.changed = changed;
     this.wanted = wanted;
   }
 
-  // Of several models the one that answers; "" where there is one alone.
+  // The model that answers, or "" if the server has only one.
   get chosen() {
     if (this.models.length < 2) return "";
     return this.models.includes(this.wanted()) ? this.wanted() : this.model;
   }
 
-  // Waits until the server is ready, showing why it is not; then reads what it offers.
+  // Waits until the server is ready, and shows the reason if it is not. Then reads models and
+  // context.
   async start() {
     clearTimeout(this.timer);
     try {
@@ -42,9 +43,9 @@ export class Server {
     }
   }
 
-  // An answer comes, so that its model is loaded: what only a loaded model tells is known now.
+  // Called when an answer arrives: its model is loaded now, so its context length can be read.
   answers() {
-    // what fails is tried again by the next reading
+    // A failed request is repeated by the next `read`.
     if (this.contextSize === 0) this.read().catch(() => {});
   }
 
@@ -65,7 +66,7 @@ export class Server {
   }
 }
 
-// A part that a server lacks is no failure; a key that it wants is.
+// Ignores errors, since a server may lack this address, except for a missing key.
 function orNothing(error) {
   if (error instanceof ApiError && error.kind === "key") throw error;
   return null;

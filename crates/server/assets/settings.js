@@ -1,4 +1,5 @@
-// The panel of settings of the open chat or of the defaults: presets, sampling, system prompt, reasoning, output format, tools.
+// The settings panel, for the open chat or the defaults: presets, sampling, system prompt,
+// reasoning, output format, tools.
 
 import { $, h, iconButton } from "./dom.js";
 import { toast } from "./notices.js";
@@ -17,12 +18,12 @@ export class Settings {
     this.fields = new Map();
   }
 
-  // What the panel shows.
+  // The values in the panel.
   get values() {
     return this.kept.of(this.scope);
   }
 
-  // After the chat has shown its conversation, which opens its settings.
+  // Called after the chat has shown a conversation and opened its settings.
   load() {
     this.scope = "chat";
     this.show();
@@ -40,7 +41,7 @@ export class Settings {
     this.changed();
   }
 
-  // Built once, when it is first opened.
+  // Builds the panel when it is opened for the first time.
   build() {
     if (this.built) return;
     this.built = true;
@@ -75,7 +76,7 @@ export class Settings {
     else $("settings-button").focus();
   }
 
-  // Whether this chat or the defaults are edited, and how the two differ.
+  // Shows whether the panel edits this chat or the defaults, and the differences between both.
   scopes() {
     const scope = (value, label) => h("label", {}, h("input", { type: "radio", name: "scope", value, onchange: () => {
       this.scope = value;
@@ -141,7 +142,7 @@ export class Settings {
     this.removeButton.disabled = !this.own.some((preset) => preset.name === name);
   }
 
-  // The preset that the values are equal to.
+  // The preset with these values.
   presetName() {
     const present = this.values;
     const same = (keys, values) => keys.every((key) => present[key].trim() === (values[key] ?? "").trim());

@@ -130,7 +130,7 @@ export class Sidebar {
     if (count > 0) toast(count === 1 ? "One conversation imported" : `${count} conversations imported`);
   }
 
-  // Opens a conversation; of a search, at the first message that has its words.
+  // Opens a conversation; after a search, at the first message that contains its words.
   openMatch(id) {
     this.open(id, this.matches?.has(id) ? this.query : "");
   }

@@ -1,5 +1,5 @@
-// Where conversations are kept: IndexedDB, else localStorage, else memory only (and the page says so). Settings are in
-// localStorage, or memory.
+// Storage of conversations: IndexedDB, otherwise localStorage, otherwise memory (which the page
+// reports). Settings are in localStorage or memory.
 
 import { mergeConversation } from "./merge.js";
 import { searchText, searchWords } from "./tree.js";
@@ -13,12 +13,12 @@ export async function openStore({ indexedDB: database = browserDatabase(), local
   try {
     if (database) return await IndexedStore.open(database);
   } catch {
-    // private windows and full disks refuse it
+    // Private windows and full disks refuse storage.
   }
   return storage ? new LocalStore(storage) : new MemoryStore();
 }
 
-// Where storage is denied even asking for it throws.
+// If storage is denied, access to `localStorage` throws.
 function browserDatabase() {
   try {
     return globalThis.indexedDB;
@@ -52,7 +52,7 @@ class IndexedStore {
     request.onupgradeneeded = () => request.result.createObjectStore(STORE, { keyPath: "id" });
     const store = new IndexedStore();
     store.database = await Promise.race([promised(request), new Promise((_, reject) => setTimeout(() => reject(new Error("no answer")), 4000))]);
-    // another tab with a newer page must be able to change the database
+    // Close the database, so that a newer version of the page in another tab can upgrade it.
     store.database.onversionchange = () => store.database.close();
     return store;
   }
@@ -65,7 +65,7 @@ class IndexedStore {
     return promised(this.objects("readonly").getAll());
   }
 
-  // One after the other, so that never all are in memory.
+  // One at a time, so that not all conversations are in memory.
   each(visit) {
     const request = this.objects("readonly").openCursor();
     return new Promise((resolve, reject) => {
@@ -83,7 +83,8 @@ class IndexedStore {
     return promised(this.objects("readonly").get(id));
   }
 
-  // Committed at once: a page that is being closed hears no answer, and what it has not committed is undone.
+  // Commits explicitly: a page that is being closed receives no events, and its open transactions
+  // are rolled back.
   put(conversation) {
     const objects = this.objects("readwrite");
     const written = promised(objects.put(conversation));
@@ -91,8 +92,9 @@ class IndexedStore {
     return written;
   }
 
-  // Merges with what other tabs wrote, in one transaction. Returns what mergeConversation does; null if it was `known` to be stored
-  // and is not any more: another tab has deleted it.
+  // Merges with the stored copy and writes the result in one transaction. Returns the result of
+  // mergeConversation, or null if another tab has deleted the conversation: it was `known` to be
+  // stored.
   async merge(conversation, known) {
     const objects = this.objects("readwrite");
     const merged = mergeStored(conversation, await promised(objects.get(conversation.id)), known);
@@ -100,7 +102,7 @@ class IndexedStore {
     return merged;
   }
 
-  // Changes the draft alone, in one transaction: what another tab wrote to the conversation stays.
+  // Changes only the draft, in one transaction, so that changes by other tabs are kept.
   async putDraft(id, draft) {
     const objects = this.objects("readwrite");
     const conversation = withDraft(await promised(objects.get(id)), draft);
@@ -112,13 +114,13 @@ class IndexedStore {
   }
 }
 
-// Brings a conversation up to date with its stored copy; null if it was `known` to be stored and is not any more.
+// Merges a conversation with its stored copy. Null if it was `known` to be stored and was deleted.
 function mergeStored(conversation, stored, known) {
   if (!stored) return known ? null : { changed: false, behind: true };
   return mergeConversation(conversation, stored);
 }
 
-// A stored conversation with a draft that is not older than its own, or null. draft: { draft, draftFiles, drafted }
+// A stored conversation with a newer draft { draft, draftFiles, drafted }, or null if it is older.
 function withDraft(conversation, draft) {
   return conversation && (conversation.drafted ?? 0) <= draft.drafted ? { ...conversation, ...draft } : null;
 }
@@ -199,10 +201,10 @@ class MemoryStore extends SmallStore {
   }
 }
 
-// What the list shows of a conversation.
+// The data of a conversation for the list.
 export const summaryOf = ({ id, title, created, updated }) => ({ id, title, created, updated });
 
-// Whether every word of a search occurs in the title or in a message.
+// Whether each word of a search occurs in the title or in a message.
 export function found(conversation, query) {
   const text = [conversation.title.toLowerCase(), ...Object.values(conversation.nodes).map(searchText)].join("\n");
   return searchWords(query).every((word) => text.includes(word));
@@ -210,7 +212,7 @@ export function found(conversation, query) {
 
 const memory = new Map();
 
-// A small setting under `latent.NAME`; damaged or missing ones are the default.
+// Reads a small setting `latent.NAME`. A damaged or missing one has the default.
 export function readSetting(name, otherwise) {
   try {
     const text = memory.get(name) ?? globalThis.localStorage?.getItem(`latent.${name}`);
@@ -225,7 +227,7 @@ export function removeSetting(name) {
   try {
     globalThis.localStorage.removeItem(`latent.${name}`);
   } catch {
-    // there is none
+    // No storage.
   }
 }
 

@@ -1,7 +1,7 @@
-// Before the first paint: the theme that was chosen, so that the page does not flash.
+// Sets the chosen theme before the first paint, so that the page does not flash.
 try {
   const theme = JSON.parse(localStorage.getItem("latent.theme"));
   if (theme === "light" || theme === "dark") document.documentElement.dataset.theme = theme;
 } catch {
-  // no storage, or damaged: the system's theme
+  // Without storage, or with a damaged value, the system's theme is used.
 }

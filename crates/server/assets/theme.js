@@ -1,4 +1,4 @@
-// Light, dark, or as the system has it: the switch chooses the other one and remembers it.
+// The theme: light, dark, or the system's. The switch selects the other one and stores the choice.
 
 import { $, icon } from "./dom.js";
 import { writeSetting } from "./store.js";
@@ -12,7 +12,7 @@ export function startTheme() {
   $("theme-button").addEventListener("click", () => {
     const next = isDark() ? "light" : "dark";
     const { dataset } = document.documentElement;
-    // back at the system's own theme the page follows it again
+    // If the choice equals the system's theme, the page follows the system again.
     if (next === (system.matches ? "dark" : "light")) delete dataset.theme;
     else dataset.theme = next;
     writeSetting("theme", dataset.theme ?? null);

@@ -1,4 +1,4 @@
-// A tool call: its name and its arguments, pretty printed once they are complete JSON.
+// A tool call with its name and arguments, which are indented once they are complete JSON.
 
 import { h, icon } from "./dom.js";
 import { CodeView } from "./code.js";
@@ -21,7 +21,7 @@ export function callView() {
   return { element, update };
 }
 
-// Indented JSON; null if it is none (yet).
+// Indented JSON, or null if the text is not complete JSON.
 export function prettyArguments(text) {
   try {
     return JSON.stringify(JSON.parse(text), null, 2);

@@ -1,9 +1,13 @@
-// A conversation: a tree of messages. Editing or regenerating adds a sibling; of siblings one is on the path that is shown.
-// Pure functions over plain data, so that it can be stored and exported as it is.
+// A conversation is a tree of messages. Editing and regenerating add siblings, one of which is on
+// the visible path. All functions work on plain data, which can be stored and exported unchanged.
 //
-// conversation: { id, title, named, titled, created, updated, draft, draftFiles, drafted, settings, settingsAt, sentFrom, trimmed, nodes: { [id]: message }, removed: { [id]: stamp } }
-// message: { id, parent, rev, role, content, files, reasoning, reasoningMs, calls, callId, finish, error, usage, timings, model, pair, side, created, choice, picked, children }
-// files: attached texts, [{ name, text }]. pair, side: of two answers by two models (pairOf). sentFrom: the first message that is sent to the model. titled, drafted, settingsAt, trimmed, rev and picked are stamps of the last change, by which copies of two tabs are merged (merge.js).
+// conversation: { id, title, named, titled, created, updated, draft, draftFiles, drafted, settings,
+//   settingsAt, sentFrom, trimmed, nodes: { [id]: message }, removed: { [id]: stamp } }
+// message: { id, parent, rev, role, content, files, reasoning, reasoningMs, calls, callId, finish,
+//   error, usage, timings, model, pair, side, created, choice, picked, children }
+// files: attached texts, [{ name, text }]. pair, side: set in comparisons of two models (pairOf).
+// sentFrom: the first message that is sent to the model. titled, drafted, settingsAt, trimmed, rev
+// and picked are stamps of the last change, by which merge.js merges the copies of two tabs.
 
 import { cleanFiles, fenced, promptText } from "./attachment.js";
 
@@ -11,7 +15,7 @@ export const ROOT = "0";
 
 let newest = 0;
 
-// The time, and later than every stamp before.
+// The time, but always later than earlier stamps.
 export function stamp(now = Date.now()) {
   newest = Math.max(now, newest + 1);
   return newest;
@@ -25,7 +29,7 @@ export function randomId() {
   return [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-// Adds a message below `parent` and chooses it.
+// Adds a message below `parent` and selects it.
 export function addMessage(conversation, parent, message) {
   const id = randomId();
   const above = conversation.nodes[parent];
@@ -36,7 +40,7 @@ export function addMessage(conversation, parent, message) {
   return conversation.nodes[id];
 }
 
-// The messages that are shown, from the first to the newest.
+// The messages of the visible path, oldest first.
 export function pathOf(conversation) {
   const path = [];
   let at = conversation.nodes[ROOT];
@@ -51,7 +55,7 @@ export function leafOf(conversation) {
   return pathOf(conversation).at(-1)?.id ?? ROOT;
 }
 
-// Which of how many siblings a message is: [0, 1] for the only one.
+// [index, count] of a message among its siblings: [0, 1] without siblings.
 export function branchOf(conversation, id) {
   const above = conversation.nodes[conversation.nodes[id].parent];
   return [above.children.indexOf(id), above.children.length];
@@ -66,7 +70,7 @@ export function chooseBranch(conversation, id, step) {
   return true;
 }
 
-// Chooses the branches that lead to a message.
+// Selects the branches that lead to a message.
 export function showMessage(conversation, id) {
   for (let at = conversation.nodes[id]; at && at.id !== ROOT; at = conversation.nodes[at.parent]) {
     const above = conversation.nodes[at.parent];
@@ -76,8 +80,8 @@ export function showMessage(conversation, id) {
   }
 }
 
-// The two answers to compare that a message is one of, left and right; null if it is none of two. Of an answer that was
-// regenerated the newest one counts, unless an older one is shown.
+// The two compared answers, left and right, of which a message is one, or null. If the other answer
+// was regenerated, its newest version counts.
 export function pairOf(conversation, message) {
   if (!message?.pair) return null;
   const siblings = conversation.nodes[message.parent].children.map((id) => conversation.nodes[id]);
@@ -86,7 +90,8 @@ export function pairOf(conversation, message) {
   return message.side === 0 ? [message, other] : [other, message];
 }
 
-// Removes a message and all below it; a neighbour among its siblings is shown then. Returns what restoreMessage takes.
+// Removes a message and its descendants, and selects a neighbouring sibling. Returns the argument
+// of restoreMessage.
 export function removeMessage(conversation, id) {
   const { parent } = conversation.nodes[id];
   const above = conversation.nodes[parent];
@@ -107,7 +112,7 @@ export function removeMessage(conversation, id) {
   return { index, gone };
 }
 
-// Undoes a removal, unless what was above it has been removed as well.
+// Undoes a removal, unless the parent was removed too.
 export function restoreMessage(conversation, { index, gone }) {
   const [top] = gone;
   const above = conversation.nodes[top.parent];
@@ -119,7 +124,7 @@ export function restoreMessage(conversation, { index, gone }) {
   return true;
 }
 
-// What is sent to the server for the path up to and including `last`.
+// The messages of a request for the path up to and including `last`.
 export function requestMessages(conversation, last, system) {
   const path = [];
   for (let at = conversation.nodes[last]; at && at.id !== ROOT; at = conversation.nodes[at.parent]) path.unshift(at);
@@ -133,7 +138,7 @@ function sent(original) {
   const { role, content, reasoning, calls, callId } = original;
   if (role === "tool") return [{ role, tool_call_id: callId, content }];
   if (role !== "assistant") return [{ role, content: promptText(original) }];
-  // an answer that failed before its first token says nothing
+  // An answer that failed before its first token is empty: omit it.
   if (!content && !reasoning && !calls?.length) return [];
   const message = { role, content: content || (calls?.length ? null : "") };
   if (reasoning) message.reasoning_content = reasoning;
@@ -141,10 +146,10 @@ function sent(original) {
   return [message];
 }
 
-// Titles stand inside of sentences, which no override of direction in them may reorder.
+// Removes bidirectional overrides from a title, which would reorder the sentences that contain it.
 export const cleanTitle = (text) => text.replace(/[\u202a-\u202e\u2066-\u2069]/g, "").trim();
 
-// A title from the first message, until the user gives one.
+// A title from the first message, used until the user sets one.
 export function titleFrom(text) {
   const line = cleanTitle(text).replace(/[`*_#>$\\]/g, "").trim().split(/\n/)[0].replace(/\s+/g, " ");
   if (line === "") return "New chat";
@@ -169,10 +174,11 @@ export function toMarkdown(conversation) {
 // The words of a search.
 export const searchWords = (query) => query.toLowerCase().split(/\s+/).filter(Boolean);
 
-// What is searched of a message.
+// The searchable text of a message.
 export const searchText = ({ content, files }) => [content ?? "", ...(files ?? []).flatMap(({ name, text }) => [name, text])].join("\n").toLowerCase();
 
-// An exported file back to conversations. Everything is checked and copied field by field: a file may hold anything.
+// Reads conversations from an exported file. Each field is validated and copied: files are
+// untrusted.
 export function readImport(text) {
   let data;
   try {
@@ -198,7 +204,7 @@ function readConversation(entry) {
   made.draft = string(entry.draft);
   const draftFiles = cleanFiles(entry.draftFiles);
   if (draftFiles) made.draftFiles = draftFiles;
-  if (entry.settings && typeof entry.settings === "object") made.settings = entry.settings; // cleaned by who reads them
+  if (entry.settings && typeof entry.settings === "object") made.settings = entry.settings; // validated by their readers
   const copy = (from, to) => {
     const old = Object.hasOwn(entry.nodes, from) ? entry.nodes[from] : null;
     const children = Array.isArray(old?.children) ? old.children : [];
@@ -218,7 +224,7 @@ function readConversation(entry) {
   return made.nodes[ROOT].children.length > 0 ? made : null;
 }
 
-// A conversation of ChatGPT's export: a tree by ids, whose system messages and empty nodes are passed over.
+// A conversation of ChatGPT's export: a tree by ids, without its system messages and empty nodes.
 function readMapping(entry) {
   if (typeof entry.mapping !== "object") return null;
   const node = (id) => (typeof id === "string" && Object.hasOwn(entry.mapping, id) ? entry.mapping[id] : null);
@@ -251,7 +257,7 @@ function readMapping(entry) {
   return made.nodes[ROOT].children.length > 0 ? made : null;
 }
 
-// A list of messages as APIs take it.
+// A list of messages in the form of the APIs.
 function readMessages(entry) {
   const list = Array.isArray(entry) ? entry : Array.isArray(entry?.messages) ? entry.messages : null;
   if (!list) return null;

@@ -1,4 +1,4 @@
-"""Two workers on the demo model behind Dynamo's own frontend, with nothing else: answers, prefix affinity, abort, drain, and a worker that is killed.
+"""Two workers with the demo model behind Dynamo's frontend: answers, prefix affinity, abort, drain, a killed worker.
 
     cargo build                                           in integrations/dynamo, once
     PYTHON tests/frontend.py [WORKER]                     PYTHON has ai-dynamo==1.6.1 (see requirements.txt)
@@ -24,12 +24,12 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 DEMO = HERE / "../../../models/mla-demo-Q4_K_M.gguf"
 MODEL = "demo"
-# tokens of a block of the KV cache
+# Tokens per block of the KV cache.
 BLOCK = 64
 
 
 def free_port():
-    """Dynamo takes system ports up to 32767 only."""
+    """A free port. Dynamo accepts system ports only up to 32767."""
     while True:
         port = random.randrange(10_000, 32_768)
         with socket.socket() as listener, contextlib.suppress(OSError):
@@ -38,7 +38,7 @@ def free_port():
 
 
 def wait(what, condition, seconds=60, needed=()):
-    """Waits until the condition gives something, and returns that. Processes that are needed for it must not end."""
+    """Waits until the condition returns a true value, and returns it. Fails if a needed process ends."""
     end = time.monotonic() + seconds
     while True:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
@@ -52,7 +52,7 @@ def wait(what, condition, seconds=60, needed=()):
 
 
 class Process:
-    """A program with a log of its own, which is shown if the test fails."""
+    """A program with a log, which is printed if the test fails."""
 
     def __init__(self, name, command, environment, folder):
         self.name, self.log = name, folder / f"{name}.log"
@@ -65,7 +65,7 @@ class Process:
         self.process.wait()
 
     def metric(self, name, *labels):
-        """The sum of a metric over all sets of labels that have these."""
+        """The sum of a metric over all series with these labels."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
@@ -119,21 +119,21 @@ class Frontend(Process):
         return json.loads(text)
 
     def events(self, kind, *labels):
-        """Events of blocks that the router has taken in."""
+        """Number of block events that the router has processed."""
         return int(self.metric("dynamo_component_kv_cache_events_applied", f'event_type="{kind}"', *labels))
 
     def moved(self):
-        """How many answers went on at another worker."""
+        """Number of answers that another worker has continued."""
         return int(self.metric("dynamo_frontend_model_migration_total", 'migration_type="ongoing_request"'))
 
     def workers(self):
-        """How many workers the frontend knows."""
+        """Number of workers that the frontend has discovered."""
         instances = self.get("/health").get("instances", [])
         return len({i["instance_id"] for i in instances if i.get("endpoint") == "generate"})
 
 
 class Stream(threading.Thread):
-    """A streamed completion that is read as it comes."""
+    """A streamed completion, read while it is generated."""
 
     def __init__(self, frontend, body):
         super().__init__(daemon=True)
@@ -173,7 +173,7 @@ class Stream(threading.Thread):
 
 
 def words(kind, count):
-    """A text of its own for each kind."""
+    """A different text for each kind."""
     names = ["fox", "lantern", "river", "pony", "garden", "moon", "bell", "cloud", "stone", "boat", "bird"]
     return " ".join(names[(i * i + i * kind + kind * 3) % len(names)] for i in range(count))
 
@@ -205,13 +205,13 @@ def answers(frontend):
 
 
 def prefix_affinity(frontend, workers):
-    """Every prompt that goes on from one that was asked before is sent to the worker that has it."""
+    """A prompt that extends an earlier one is routed to the worker with the cached prefix."""
     before, events = [worker.requests() for worker in workers], frontend.events("stored")
     prompts = [words(kind, 320) for kind in range(8)]
     first = [frontend.ask("/v1/completions", {"prompt": prompt, "max_tokens": 2}) for prompt in prompts]
     lengths = [answer["usage"]["prompt_tokens"] for answer in first]
     assert min(lengths) > 4 * BLOCK, lengths
-    # the router hears of blocks a moment after they are there
+    # The router learns of new blocks with a short delay.
     wait("the router hears of the blocks", lambda: frontend.events("stored") >= events + len(prompts))
     assert frontend.events("stored") == frontend.events("stored", 'status="ok"'), "events that the router cannot place"
     hits = total = 0
@@ -227,7 +227,7 @@ def prefix_affinity(frontend, workers):
 
 
 def namespaces(frontend):
-    """Requests with a cache_salt find prefixes with the same salt, on the worker that has them, and no others."""
+    """Requests with a cache_salt use only prefixes with the same salt, on the worker that has them."""
     found = []
     for salt in ["alice", "bob"]:
         for prompt in [words(kind, 320) for kind in range(4)]:
@@ -237,7 +237,7 @@ def namespaces(frontend):
             wait("the router hears of the blocks", lambda: frontend.events("stored") > events)
             again = frontend.ask("/v1/completions", body)["usage"]
             found.append((first["prompt_tokens_details"]["cached_tokens"], again["prompt_tokens_details"]["cached_tokens"]))
-    # the first token is the same everywhere, and prompts of one salt share it
+    # The first token of all prompts is the same, so prompts with one salt share it.
     assert all(first < BLOCK and again >= 4 * BLOCK for first, again in found), found
     print("namespaces: 8 prompts found nothing of others', and then their own")
 
@@ -261,7 +261,7 @@ TOKENS = 400
 
 
 def begin(frontend, count):
-    """Streams on all workers, and what their answers must be."""
+    """Streams on all workers, with the expected answers."""
     prompts = [words(40 + kind, 40 + kind) for kind in range(count)]
     whole = [frontend.ask("/v1/completions", long_answer(prompt, TOKENS))["choices"][0]["text"] for prompt in prompts]
     streams = [Stream(frontend, long_answer(prompt, TOKENS)) for prompt in prompts]
@@ -284,7 +284,7 @@ def drain(frontend, leaving):
     streams, whole = begin(frontend, 12)
     running = leaving.running()
     leaving.process.send_signal(signal.SIGTERM)
-    # requests that arrive meanwhile must be accepted too
+    # Requests that arrive meanwhile must also be accepted.
     late = [frontend.ask("/v1/completions", long_answer(words(kind, 20), 4)) for kind in range(6)]
     same = complete(streams, whole)
     code = leaving.process.wait(60)

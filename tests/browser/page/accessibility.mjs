@@ -1,4 +1,4 @@
-// What axe-core finds, where the focus is kept, and forced colours.
+// axe-core's findings, focus, and forced colours.
 import assert from "node:assert/strict";
 import { findings } from "../axe.mjs";
 import { askAndWait, done, until } from "./steps.mjs";

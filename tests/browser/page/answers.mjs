@@ -1,4 +1,4 @@
-// Asking and answering: the stream, reasoning, tools, stop, regenerate, edit, branches, errors.
+// Questions and answers: stream, reasoning, tools, stop, regenerate, edit, branches, errors.
 import assert from "node:assert/strict";
 import { pause } from "./mock.mjs";
 import { act, answerText, ask, askAndWait, done, lastAnswer, until } from "./steps.mjs";
@@ -154,7 +154,7 @@ export async function regenerates_edits_and_keeps_branches({ mock, open, shot })
   assert.equal(await page.evaluate(() => document.activeElement.getAttribute("aria-label")), "Next version", "focus stays with the versions");
   await askAndWait(page, "pick more");
   assert.deepEqual(mock.requests.at(-1).messages.map(({ content }) => content), ["pick one", "Answer 1.", "pick more"]);
-  // a changed question is a branch of its own
+  // An edited question starts a branch.
   const question = page.locator(".message.user").first();
   await question.hover();
   await act(page, "Edit and resend", question);
@@ -173,7 +173,7 @@ export async function regenerates_edits_and_keeps_branches({ mock, open, shot })
   await question.hover();
   await act(page, "Previous version", question);
   assert.equal(await page.locator(".message").count(), 4, "the other branch is whole");
-  // an edited answer stands beside the first
+  // An edited answer is a sibling of the first.
   await act(page, "Edit", lastAnswer(page));
   await page.fill(".editor textarea", "My own words");
   await page.click(".editor button:has-text('Save')");

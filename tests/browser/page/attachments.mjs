@@ -41,7 +41,7 @@ export async function files_are_sent_with_a_message_and_shown_in_it({ mock, open
   assert.ok((await blocks.nth(1).locator(".t-keyword").count()) > 0, "in colours");
   await shot(page, "attached-sent");
   assert.equal((await titles(page))[0], "What do they say?");
-  // without a question the first file gives the title
+  // Without a question, the title is the name of the first file.
   await page.click("#new-chat");
   await pick(page, CODE);
   await attached(page, "main.rs");
@@ -123,7 +123,7 @@ export async function files_are_dropped_and_long_texts_are_pasted({ open, shot }
 export async function attached_files_are_kept({ mock, open, shot }) {
   heard(mock);
   const page = await open();
-  // the draft of a new chat
+  // The draft of a new chat.
   await pick(page, NOTES);
   await attached(page, "notes.md");
   await page.fill("#prompt", "about it");
@@ -140,7 +140,7 @@ export async function attached_files_are_kept({ mock, open, shot }) {
   assert.deepEqual(await chips(page), [], "what was sent is no draft");
   await page.click(".conversation");
   await page.waitForSelector(".message.user");
-  // the draft of a conversation
+  // The draft of a conversation.
   await pick(page, file("later.txt", "later"));
   await attached(page, "later.txt");
   await page.click("#new-chat");
@@ -151,7 +151,7 @@ export async function attached_files_are_kept({ mock, open, shot }) {
   await attached(page, "later.txt");
   const names = page.locator(".message.user details.file .file-name");
   assert.deepEqual(await names.allTextContents(), ["notes.md", "main.rs"], "the message has its files after a reload");
-  // edited
+  // Edit.
   await act(page, "Edit and resend", page.locator(".message.user"));
   await page.click(".editor [aria-label='Remove notes.md']");
   await page.setInputFiles(".editor input[type=file]", file("third.txt", "three"));
@@ -163,7 +163,7 @@ export async function attached_files_are_kept({ mock, open, shot }) {
   assert.deepEqual(await names.allTextContents(), ["main.rs", "third.txt"]);
   await act(page, "Previous version", page.locator(".message.user"));
   assert.deepEqual(await names.allTextContents(), ["notes.md", "main.rs"]);
-  // exported and imported
+  // Export and import.
   const [json] = await Promise.all([page.waitForEvent("download"), page.click("#export")]);
   const [markdown] = await Promise.all([page.waitForEvent("download"), choose(page, "about it", "Export as Markdown")]);
   assert.match(readFileSync(await markdown.path(), "utf8"), /## You\n\nFile: notes\.md\n\n````md\n# Notes/);

@@ -1,4 +1,4 @@
-// Text that runs from right to left, and overrides of direction.
+// Right-to-left text, and bidirectional overrides.
 import assert from "node:assert/strict";
 import { answerText, askAndWait, titles, until } from "./steps.mjs";
 

@@ -1,4 +1,5 @@
-// What the browser keeps: conversations, drafts, settings, the key; search, rename, delete, import, export.
+// Data in the browser: conversations, drafts, settings, the key; search, rename, delete, import,
+// export.
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { findings } from "../axe.mjs";
@@ -29,7 +30,7 @@ export async function keeps_conversations_and_drafts({ open }) {
 export async function what_was_just_typed_survives_a_reload({ open }) {
   const page = await open();
   await askAndWait(page, "a question");
-  // the answer itself is written
+  // The answer is stored.
   await page.waitForTimeout(900);
   for (let round = 0; round < 5; round += 1) {
     const text = `typed just now ${round}`;
@@ -38,7 +39,7 @@ export async function what_was_just_typed_survives_a_reload({ open }) {
     await page.waitForSelector(".message.assistant");
     assert.equal(await page.inputValue("#prompt"), text);
   }
-  // what was kept apart goes into the conversation, and is not shown again once it was sent
+  // The separately stored draft becomes part of the conversation, and disappears once it was sent.
   await page.waitForTimeout(900);
   await askAndWait(page, "another question");
   await page.reload();
@@ -130,7 +131,7 @@ export async function the_other_matches_of_a_search_are_reached({ mock, open, sh
   mock.scenes = { filler: (stream) => stream.answer("text\n\n".repeat(60)), needle: (stream) => stream.answer("Here is the golden needle.") };
   const page = await open();
   for (const text of ["needle one", "filler", "needle two", "filler again"]) await askAndWait(page, text);
-  // a match on a branch that is not shown
+  // A match on a hidden branch.
   await act(page, "Edit and resend", page.locator(".message.user").last());
   await page.fill(".editor textarea", "no filler");
   await page.click(".editor button:has-text('Send')");
@@ -277,7 +278,7 @@ export async function asks_for_the_key_and_keeps_it_as_wished({ mock, open, shot
   await page.waitForSelector("iframe");
   assert.equal(await page.frameLocator("iframe").locator("#drawn").textContent(), "the drawing", "the frame is let in by the cookie");
   await page.click("#tab-chat");
-  // a key that stops being good while one chats
+  // A key that becomes invalid during a chat.
   mock.key = "another";
   await askAndWait(page, "and now");
   await page.waitForSelector("#api-key");

@@ -42,7 +42,7 @@ export async function a_prompt_that_is_too_long_is_told_before_it_is_sent_and_ca
 
 export async function an_answer_that_failed_for_length_offers_what_helps({ mock, open, shot }) {
   const page = await filled(mock, open);
-  // faster than the count
+  // Sent before the server has counted the tokens.
   await ask(page, words(60, "four"));
   await done(page);
   assert.match(await page.textContent(".trouble"), /too long: with the conversation it has 219 tokens, and the context holds 200/);

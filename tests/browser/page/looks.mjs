@@ -1,4 +1,4 @@
-// Screenshots to look at: a full conversation in light, dark and on a phone.
+// Screenshots of a full conversation: light, dark, and on a phone.
 import assert from "node:assert/strict";
 import { pause } from "./mock.mjs";
 import { askAndWait, until } from "./steps.mjs";
@@ -63,7 +63,7 @@ async function look({ mock, open, shot }, name, options) {
     await page.click("#send");
   } else await askAndWait(page, "show me what this page can do");
   await until(async () => (await page.locator(".message.assistant .figures").textContent()).includes("prompt"), "answered");
-  // five formulas, none as source
+  // Five formulas, all of them rendered.
   assert.equal(await page.locator("math").count(), 5);
   assert.equal(await page.locator(".math-source").count(), 0);
   const tall = await page.evaluate(() => document.getElementById("transcript").scrollHeight);

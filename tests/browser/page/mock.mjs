@@ -1,4 +1,5 @@
-// A server that speaks as `latent serve` does and answers by script: what the last user message begins with chooses the scene.
+// A mock of `latent serve` with scripted answers. The beginning of the last user message selects
+// the scene.
 import { readFileSync, readdirSync } from "node:fs";
 import { createServer } from "node:http";
 import { dirname, join } from "node:path";
@@ -10,7 +11,7 @@ export const POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'non
 
 export const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-// state: what the tests change (key, health, drawing, scenes) and read (requests, aborted)
+// state: set by tests (key, health, drawing, scenes) and read by tests (requests, aborted).
 export async function startMock(state = {}) {
   Object.assign(state, { requests: [], aborted: 0, polls: 0, watched: {}, failed: new Set(), ...state });
   const server = createServer((request, response) => {
@@ -91,7 +92,7 @@ async function bodyOf(request) {
   return JSON.parse(text);
 }
 
-// A word is a token.
+// One token per word.
 const tokensOf = ({ messages }) => messages.reduce((sum, { content }) => sum + (content ?? "").split(/\s+/).filter(Boolean).length, 0);
 
 async function chat(request, response, state) {
@@ -112,7 +113,7 @@ async function chat(request, response, state) {
   return stream.answer(`You said: ${asked}`);
 }
 
-// The pieces of an answer, cut at bytes that have nothing to do with lines or characters.
+// Splits an answer at arbitrary bytes, also within lines and characters.
 export class Stream {
   constructor(response, body, gone) {
     Object.assign(this, { response, body, gone, prompt: 120, cached: 64, tokens: 0, piece: 7 });
@@ -122,7 +123,7 @@ export class Stream {
     if (!this.response.headersSent) this.response.writeHead(200, { "Content-Type": "text/event-stream", "Cache-Control": "no-store" });
   }
 
-  // Writes bytes in pieces of odd lengths.
+  // Writes bytes in chunks of odd lengths.
   async bytes(text) {
     this.begin();
     const all = Buffer.from(text);

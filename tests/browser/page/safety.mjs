@@ -1,4 +1,4 @@
-// Hostile texts everywhere, and a very long answer.
+// Hostile texts in all places, and a very long answer.
 import assert from "node:assert/strict";
 import { answerText, ask, askAndWait, choose, done, lastAnswer, until } from "./steps.mjs";
 
@@ -58,7 +58,7 @@ export async function the_policy_stops_what_is_inline({ open, problems }) {
   }));
   assert.match(stopped, /script-src/);
   assert.equal(await page.evaluate(() => window.pwned), undefined);
-  // this violation was asked for
+  // This violation is expected.
   assert.match(problems.splice(0).join(), /Content Security Policy/);
 }
 
@@ -70,7 +70,7 @@ function longText(size) {
   return text;
 }
 
-// Counts tasks that held the page up for 200 ms and more while `text` streams in small pieces.
+// Counts tasks that blocked the page for 200 ms or more while `text` is streamed in small chunks.
 async function longTasks(mock, open, text, size) {
   mock.scenes = { long: async (stream) => {
     stream.piece = 4096;
@@ -98,7 +98,8 @@ export async function a_long_answer_keeps_the_page_responsive({ mock, open, shot
   const text = longText(200_000);
   const { page, tasks, slow } = await longTasks(mock, open, text, 9);
   console.log(`     200 KB of mixed Markdown: ${tasks.length} tasks over 50 ms, ${slow.length} over 200 ms, longest ${Math.max(0, ...tasks)} ms`);
-  // the two cores of a test machine are shared: a bound on how many, not on how long in all
+  // The cores of a test machine are shared, so this limits the number of long tasks, not their
+  // time.
   assert.ok(slow.length <= 12, `${slow.length} tasks of 200 ms and more: ${slow}`);
   const parts = text.match(/^## /gm).length;
   assert.equal(await page.locator(".slot-content > h4").count(), parts, "all of it is there");
@@ -114,7 +115,7 @@ export async function one_long_code_block_keeps_the_page_responsive({ mock, open
   console.log(`     ${Math.round(text.length / 1000)} KB of code: ${tasks.length} tasks over 50 ms, ${slow.length} over 200 ms, longest ${Math.max(0, ...tasks)} ms`);
   assert.ok(slow.length <= 12, `${slow.length} tasks of 200 ms and more: ${slow}`);
   const code = text.slice(6, -5);
-  // the boxes of lines add none: what is selected and copied is the code
+  // The boxes of lines add no line breaks: a selection copies exactly the code.
   assert.equal((await page.locator("pre code").innerText()).trimEnd(), code);
 }
 

@@ -26,7 +26,7 @@ export async function settings_of_a_conversation_stay_in_it({ mock, open, shot }
   await askAndWait(page, "plain");
   assert.equal(mock.requests[1].temperature, undefined);
   assert.equal(mock.requests[1].messages[0].role, "user");
-  // edited and not sent: it waits in its conversation, and nowhere else
+  // An edited draft stays in its conversation only.
   await page.fill("#set-temperature", "0.1");
   await page.click(".conversation:has-text('ahoy')");
   await until(async () => (await value(page, "temperature")) === "1.5", "those of the first conversation");
@@ -71,7 +71,7 @@ export async function defaults_are_edited_in_one_place({ mock, open, shot }) {
   await page.fill("#set-seed", "9");
   await page.click("#settings button:has-text('Reset to defaults')");
   assert.equal(await value(page, "seed"), "8");
-  // the prompt leads to its field
+  // The shown system prompt leads to its field.
   await page.click("#settings [aria-label='Close settings']");
   await page.click(".system-prompt summary");
   await page.click("[aria-label='Edit system prompt']");

@@ -1,4 +1,5 @@
-// Around the chat: loading, tabs, the model's figures, themes, phone width, keys, screen readers, print.
+// Everything around the chat: loading, tabs, the model's figures, themes, phone width, keys, screen
+// readers, print.
 import assert from "node:assert/strict";
 import { pause } from "./mock.mjs";
 import { answerText, ask, askAndWait, done, said, until } from "./steps.mjs";
@@ -117,7 +118,7 @@ export async function fits_a_phone({ mock, open, shot }) {
   await page.waitForSelector(".phases tbody tr");
   await fits("the model");
   await shot(page, "phone-model");
-  // Enter is a new line on a touch keyboard
+  // On a touch keyboard, Enter inserts a new line.
   await page.click("#tab-chat");
   await page.fill("#prompt", "a");
   await page.press("#prompt", "Enter");
@@ -129,7 +130,7 @@ export async function fits_a_phone({ mock, open, shot }) {
 export async function keys_reach_everything({ open }) {
   const page = await open();
   await askAndWait(page, "hello");
-  // from the top of the page
+  // From the top of the page.
   await page.evaluate(() => {
     document.body.tabIndex = -1;
     document.body.focus();
@@ -165,7 +166,7 @@ export async function keys_reach_everything({ open }) {
   assert.ok(await page.isVisible("#help"));
   await page.keyboard.press("Escape");
   assert.ok(await page.isHidden("#help"));
-  // the menu of a conversation
+  // The menu of a conversation.
   await page.focus(".conversations .icon-button");
   await page.keyboard.press("Enter");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "Rename");
@@ -217,7 +218,7 @@ export async function screen_readers_hear_sentences_and_find_names({ mock, open 
   assert.match(await said(page), /The answer is complete\.$/);
   assert.equal(await page.getAttribute("#messages", "aria-live"), "off");
   assert.equal(await page.getAttribute(".message.assistant", "aria-busy"), "false");
-  // everything that can be pressed or filled has a name
+  // Every control has a name.
   for (const open of ["#settings-button", "#tab-model", "#tab-chat"]) await page.click(open);
   const nameless = await page.$$eval("button, input, select, textarea, iframe, a, [role=region], [role=meter]", (list) => list.filter((element) => !(element.getAttribute("aria-label") || element.textContent.trim() || element.title || (element.labels && [...element.labels].some((label) => label.textContent.trim())))).map((element) => element.outerHTML.slice(0, 120)));
   assert.deepEqual(nameless, []);

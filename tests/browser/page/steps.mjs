@@ -1,4 +1,4 @@
-// What people do with the page, in words.
+// Actions of users on the page.
 import assert from "node:assert/strict";
 
 export async function ask(page, text) {
@@ -6,12 +6,12 @@ export async function ask(page, text) {
   await page.press("#prompt", "Enter");
 }
 
-// The answer is complete: the button sends again.
+// Waits until the answer is complete: the button then sends again.
 export const done = (page) => page.waitForSelector("#send[aria-label=Send]");
 
 export async function askAndWait(page, text) {
   await ask(page, text);
-  // the button has changed before the key press returns
+  // The button changes before the key press returns.
   await done(page);
 }
 
@@ -36,7 +36,7 @@ export async function until(check, words, ms = 20_000) {
   return assert.fail(`${words}; last: ${last}`);
 }
 
-// The choice of a conversation's menu.
+// Chooses an entry of a conversation's menu.
 export async function choose(page, title, item) {
   const row = page.locator(".conversations li", { hasText: title }).first();
   await row.hover();

@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { pause } from "./mock.mjs";
 import { act, answerText, ask, askAndWait, choose, done, lastAnswer, titles, until } from "./steps.mjs";
 
-// A second tab, with the newest conversation open.
+// Opens a second tab with the newest conversation.
 async function another(page, init) {
   const other = await page.context().newPage();
   other.setDefaultTimeout(30_000);
@@ -15,12 +15,12 @@ async function another(page, init) {
   return other;
 }
 
-// Tabs that hear nothing of each other: only the store tells them.
+// Tabs without a BroadcastChannel share data only through the store.
 const deaf = () => {
   delete window.BroadcastChannel;
 };
 
-// An answer that goes on until the test lets it end.
+// An answer that continues until the test ends it.
 function gated(mock) {
   let go;
   const gate = new Promise((resolve) => (go = resolve));
@@ -40,7 +40,7 @@ export async function two_tabs_agree({ open }) {
   const page = await open();
   await askAndWait(page, "from the first tab");
   const other = await another(page);
-  // what is typed before the store has answered goes into a new chat
+  // Text typed before the store has answered goes into a new chat.
   await until(async () => (await answerText(other)) === "You said: from the first tab", "it is open");
   await askAndWait(other, "from the second tab");
   await page.fill("#prompt", "typed in the first");
@@ -58,7 +58,7 @@ export async function an_answer_of_another_tab_is_shown_and_can_be_stopped({ moc
   await until(async () => (await answerText(page)).includes("word3 "), "it is being written");
   const other = await another(page);
   await until(async () => (await other.getAttribute("#send", "aria-label")) === "Stop", "the second tab knows");
-  // the button learns of the answer before the message shows it
+  // The button changes before the message shows the answer.
   await until(() => lastAnswer(other).evaluate((element) => element.classList.contains("streaming")), "it is shown as being written");
   assert.equal(await other.locator(".trouble").count(), 0, "nothing is called interrupted");
   assert.equal(await other.locator(".conversations .running").count(), 1);
@@ -87,7 +87,7 @@ export async function what_a_tab_changes_while_another_one_answers_stays({ mock,
   await other.keyboard.type("Given by hand");
   await other.keyboard.press("Enter");
   await until(async () => (await titles(page)).includes("Given by hand"), "the first tab has the title");
-  // some saves of the tab that answers
+  // Wait for some saves of the answering tab.
   await pause(1600);
   finish();
   await done(page);
@@ -131,7 +131,7 @@ export async function tabs_that_hear_nothing_of_each_other_lose_no_message({ ope
     const second = tab.locator(".message.user").nth(1);
     assert.equal(await second.locator(".branches span").textContent(), "2/2", "both are kept, as versions");
   }
-  // what one has deleted, a later save of the other does not bring back
+  // A later save of one tab does not restore what the other tab has deleted.
   await act(page, "Delete this message and everything after it", page.locator(".message.user").nth(1));
   await pause(900);
   await askAndWait(other, "and more");

@@ -1,4 +1,4 @@
-// Rules that hold for all files of the page.
+// Rules for all files of the page.
 import assert from "node:assert/strict";
 import { readFileSync, readdirSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,4 +1,4 @@
-// Attached files: which bytes are text, and what the model gets.
+// Attached files: text detection, and their form in the prompt.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bytes, cleanFiles, decodeText, extensionOf, promptText, readFile } from "../../../crates/server/assets/attachment.js";

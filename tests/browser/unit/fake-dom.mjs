@@ -1,4 +1,4 @@
-// As much of a document as the views need, for tests without a browser: elements, text, serialization.
+// A minimal DOM for tests of the views without a browser: elements, text, serialization.
 
 class Node {
   childNodes = [];
@@ -73,12 +73,12 @@ class Element extends Node {
   set textContent(text) {
     this.replaceChildren(new Text(text));
   }
-  // Neighbouring texts are one, as in a normalized document.
+  // Adjacent text nodes are merged, as in a normalized document.
   get inner() {
     return this.childNodes.map((child) => child.html).join("");
   }
   get html() {
-    // page/direction.mjs tests directions in a browser
+    // page/direction.mjs tests directions in a browser.
     const attributes = Object.entries(this.attributes).filter(([name]) => name !== "dir").map(([name, value]) => ` ${name}="${value}"`).join("");
     return `<${this.tag}${attributes}>${this.inner}</${this.tag}>`;
   }

@@ -6,7 +6,7 @@ installDocument();
 const { MarkdownView } = await import("../../../crates/server/assets/markdown-view.js");
 const { safeUrl } = await import("../../../crates/server/assets/markdown-inline.js");
 
-// Code blocks without their frame: what is of interest is the text.
+// Renders code blocks without their frame: these tests compare only the text.
 function html(text) {
   const root = element();
   new MarkdownView(root).update(text);
@@ -112,7 +112,7 @@ test("only http, https and mailto are links", () => {
   assert.equal(safeUrl("HTTPS://Example.org/ä"), "https://example.org/%C3%A4");
 });
 
-// A stream may break anywhere: what is shown in the end is what the whole text shows, and at each moment what the text so far shows.
+// A stream may be split anywhere. After each chunk the view must equal that of the text so far.
 test("any chunking shows what the whole shows", () => {
   const text = `${Object.values(CASES).map(([source]) => source).join("\n\n")}\n\n$$\n\\frac{a}{b}\n$$\n\ntext\n\\begin{align}\na &= b\n\\end{align}\n\n${HOSTILE.join("\n\n")}`;
   const shown = (source) => {
@@ -154,7 +154,7 @@ test("a hostile text takes time in proportion to its length", () => {
   for (const piece of repeated) {
     const time = (n) => {
       const text = piece.repeat(n);
-      // the processor's time, whatever else the machine does
+      // CPU time, which does not depend on other processes.
       const since = process.cpuUsage();
       new MarkdownView(element()).update(text);
       return process.cpuUsage(since).user / 1000;
@@ -162,7 +162,7 @@ test("a hostile text takes time in proportion to its length", () => {
     time(100);
     const small = Math.max(2, Math.min(time(2000), time(2000)));
     const large = Math.min(time(16_000), time(16_000));
-    // eight times the text: linear is 8, quadratic 64
+    // Eight times the text takes 8 times as long if linear, 64 times if quadratic.
     assert.ok(large < small * 40 + 100, `${JSON.stringify(piece)}: ${small.toFixed(0)} → ${large.toFixed(0)} ms`);
   }
 });

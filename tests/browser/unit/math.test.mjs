@@ -3,11 +3,11 @@ import { test } from "node:test";
 import { MathError } from "../../../crates/server/assets/math-tree.js";
 import { parseMath } from "../../../crates/server/assets/math.js";
 
-// A tree in brackets: tag(child child), leaves by their text.
+// A tree as text: tag(child child), leaves as their text.
 const show = (node) => (node.text !== undefined ? node.text : node.tag === "mspace" ? "_" : `${node.tag.replace(/^m/, "")}(${node.children.map(show).join(" ")})`);
 const math = (source) => show(parseMath(source));
 
-// What TeX means, written down from its rules.
+// Expected results, derived from TeX's rules.
 const CASES = {
   "x^2": "sup(x 2)",
   "x_i^2": "subsup(x i 2)",

@@ -1,4 +1,4 @@
-// Two copies of a conversation become one, and tabs know which of them answers.
+// Merging two copies of a conversation, and presence of answering tabs.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Library } from "../../../crates/server/assets/library.js";

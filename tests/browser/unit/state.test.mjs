@@ -1,4 +1,4 @@
-// What is kept and what is sent: the tree of messages, the store, the request, the stream.
+// State and requests: the tree of messages, the store, the request, the stream.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { Announcer, plain, sentenceEnd } from "../../../crates/server/assets/announcer.js";
@@ -137,7 +137,7 @@ test("titles come from the first line", () => {
   assert.ok(titleFrom("word ".repeat(40)).length <= 50);
 });
 
-// A storage with a limit, as browsers have.
+// A storage with a quota, as in browsers.
 function fakeStorage(limit = Infinity) {
   const kept = new Map();
   return { get length() { return kept.size; }, key: (i) => [...kept.keys()][i], getItem: (key) => kept.get(key) ?? null, removeItem: (key) => kept.delete(key), setItem(key, value) { if (value.length > limit) throw new Error("quota"); kept.set(key, value); } };
@@ -164,7 +164,8 @@ test("without IndexedDB localStorage keeps conversations, without both memory do
   assert.equal((await memory.get(conversation.id)).title, "New chat", "a copy was kept");
 });
 
-// Two tabs over one store, without the channel between them: what one wrote the other learns when the test says so.
+// Two tabs with one store and without a channel: the test decides when a tab learns of the other's
+// writes.
 async function twoTabs() {
   const store = await openStore({ indexedDB: undefined, localStorage: null });
   const { conversation } = sample();
@@ -228,7 +229,7 @@ test("a draft that was typed last is found again, one that was sent is not", asy
   const { store, id, tabs: [typing] } = await twoTabs();
   const conversation = await typing.open(id);
   typing.touchDraft(Object.assign(conversation, { draft: "typed" }));
-  // the page is closed before it has written
+  // The page is closed before it has saved.
   clearTimeout(typing.timer);
   const reopened = async () => {
     const tab = new Library();

@@ -1,4 +1,4 @@
-// What the page on WebGPU says of figures and of browsers.
+// Texts of the WebGPU page: figures, and unsupported browsers.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { bytes, lacking, parameters, speed, tooLarge } from "../../../docs/web/words.js";

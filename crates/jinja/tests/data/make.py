@@ -47,7 +47,7 @@ EXPRESSIONS = (HERE / "expressions.txt").read_text().splitlines()
 
 
 class Generation(Extension):
-    """The tag by which transformers marks what the assistant wrote."""
+    """The tag with which transformers marks text of the assistant."""
 
     tags = {"generation"}
 
@@ -87,7 +87,7 @@ def main():
     cases = []
     for line in EXPRESSIONS:
         if line and not line.startswith("## "):
-            # a line is an expression, or a whole template with line ends written as ⏎
+            # A line is an expression, or a whole template with ⏎ for line ends.
             template = line.replace("⏎", "\n") if "{{" in line or "{%" in line or "{#" in line else "{{ " + line + " }}"
             cases.append([template, render(template, VARIABLES)])
     data = {"variables": VARIABLES, "cases": cases}

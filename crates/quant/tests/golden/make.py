@@ -19,7 +19,7 @@ DECODE = "BF16 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_NL IQ4_
 DECODE += " IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M"
 ENCODE = "BF16 F16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 MXFP4"
 HALVES = [0x0000, 0x0001, 0x03FF, 0x0400, 0x3C00, 0x7BFF, 0x7C00, 0x7E00, 0x8000, 0xBC00, 0xFC00]
-# where each format keeps its half-precision scales
+# Byte offsets of the f16 scales in each format.
 SCALES = {
     "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
     "Q5_K": [0, 2], "Q6_K": [208], "IQ4_NL": [0], "IQ4_XS": [0], "TQ1_0": [52], "TQ2_0": [64], "IQ2_XXS": [0], "IQ2_XS": [0],
@@ -59,7 +59,7 @@ def main():
         codes = np.arange(256, dtype=np.uint8)
         record(out, "F8_E4M3", 256, codes, np.array([e4m3(int(code)) for code in codes], np.float32))
         for i, d in enumerate([1.5, 0.0, 1e-42, -3e37, np.inf]):
-            # Q8_K has no decoder in the package; its formula is d · code
+            # The package has no decoder for Q8_K. Its formula is d · code.
             codes = rng.integers(0, 256, 256, np.uint8)
             sums = codes.view(np.int8).reshape(16, 16).astype(np.int16).sum(axis=1, dtype=np.int16)
             raw = np.concatenate([np.array([d], "<f4").view(np.uint8), codes, sums.astype("<i2").view(np.uint8)])

@@ -87,7 +87,7 @@ def conversations():
 
 
 class Generation(Extension):
-    """The tag by which transformers marks what the assistant wrote."""
+    """The tag with which transformers marks text of the assistant."""
 
     tags = {"generation"}
 
@@ -134,7 +134,7 @@ def main():
             except TemplateError:
                 renders[name] = None
             except TypeError:
-                # tojson of a generator: a limit of Jinja2's own filters that templates do not mean to rely on
+                # tojson of a generator fails in Jinja2. Templates do not rely on this.
                 pass
     (HERE / "golden.json").write_text(json.dumps(golden, ensure_ascii=False, indent=1) + "\n")
 

@@ -23,7 +23,7 @@ TEXTS = [
     "<s> is text </s>",
 ]
 
-# pieces that a text is cut at, some of spaces
+# Pieces at which a text is split, some of them spaces.
 USER_DEFINED = ["▁▁", "▁▁▁", "▁▁▁▁", "▁▁▁▁▁▁▁▁", "<think>", "[gMASK]", "▁<x>▁", "ab", "the▁"]
 SPACED = [
     *("a" + " " * count + "b" for count in range(10)),
