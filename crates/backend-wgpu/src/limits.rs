@@ -62,6 +62,7 @@ pub(crate) fn measure(device: &Arc<Device>) -> Result<PeakRates, GpuError> {
         int8_macs,
         f32_macs,
         f16_macs,
+        // WGSL has no bf16, and AMX is an instruction set of CPUs.
         bf16_macs: 0.0,
         amx_int8_macs: 0.0,
     })

@@ -179,6 +179,7 @@ impl GpuModel {
         }
         let DraftStep { batch, hidden, kv, cancel, on_logits } = step;
         let kv = kv.as_any().downcast_ref::<GpuKvStore>().ok_or(BackendError::ForeignStore)?;
+        // The plan of the MTP layer reads its input rows from the residual stream's buffer.
         self.memory.hidden.write("the residual stream", 0, &float_bytes(&hidden.concat()))?;
         self.run((MTP, MTP_HEAD), batch, kv, StepSinks { cancel, on_logits, on_hidden: None, largest })
     }
@@ -218,6 +219,7 @@ impl GpuModel {
     ) -> Result<(), BackendError> {
         let bucket = BatchBucket::of(rows.len()) as usize;
         let program = &self.programs[stage][bucket];
+        // KV layers are numbered through all stages, but each plan counts its own from 0.
         let first_kv_layer = self.stages[..stage].iter().map(|stage| stage.kv_layers().len()).sum();
         let number = stage * BatchBucket::ALL.len() + bucket;
         let plan = &self.stages[stage].plans[bucket];
@@ -307,6 +309,7 @@ fn read_back(
 ) -> Result<(), BackendError> {
     let bytes = parts.iter().map(|(_, range)| range.end - range.start).sum();
     if results.bytes() < bytes {
+        // The buffer is never made smaller, so it stops growing after the largest step.
         *results = Readback::new(commands.device(), bytes)?;
     }
     let mut at = 0;

@@ -81,12 +81,14 @@ impl ValueRegisters {
     /// if this plan needs more.
     pub(crate) fn assign(plan: &Plan, sizes: &mut Vec<u64>) -> ValueRegisters {
         let mut lives = lifetimes(&plan.ir, &plan.phases, plan.max_rows);
+        // In the order of first uses, since the loop knows only the last use of each register.
         lives.sort_by_key(|life| (life.first, life.value));
         let mut of = vec![None; plan.ir.values.len()];
         // The last phase in which each register's value is used.
         let mut busy: Vec<Option<usize>> = vec![None; sizes.len()];
         for life in &lives {
             let bytes = life.bytes as u64;
+            // Not equal: an operation must not write a register that it also reads.
             let free = |register: &usize| busy[*register].is_none_or(|last| last < life.first);
             // Best fit: the smallest register that is large enough, otherwise the largest one,
             // which grows by the least.

@@ -225,6 +225,7 @@ impl W4Rows {
         let bytes = self.read()?;
         // `chunks_exact` refuses chunks of 0 bytes, which rows without columns would be.
         let rows = bytes.chunks_exact((4 * self.stride()).max(1));
+        // With an odd number of columns, the last word of a row has an unused half.
         let halves = rows.flat_map(|row| row.as_chunks().0.iter().take(self.columns));
         Ok(halves.map(|half| u16::from_le_bytes(*half)).collect())
     }
@@ -290,11 +291,13 @@ impl W4Resident {
             return wrong(format!("rows of {} inputs, or of another device, for a weight of {k}", x.columns));
         }
         if let Some(bias) = bias
+            // The bias is added to the results, which are f32 for inputs of either type.
             && (bias.shape() != (1, n) || bias.f16 || !bias.is_of(&device))
         {
             return wrong(format!("a bias of {:?} for {n} columns, or of another device", bias.shape()));
         }
         if let W4DeviceKernel::Striped { slices } = kernel
+            // A slice has at least one word, which is eight codes along K.
             && (slices == 0 || slices > (k / 8).max(1))
         {
             return wrong(format!("{slices} slices of {k} inputs"));

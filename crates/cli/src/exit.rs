@@ -100,6 +100,7 @@ pub(crate) fn code(result: anyhow::Result<()>) -> u8 {
     if interrupt::asked() || error.chain().any(|e| matches!(e.downcast_ref(), Some(EngineError::Stopped))) {
         return interrupt::code();
     }
+    // Such a command has printed its result already. A second line would look like another problem.
     if error.is::<ReportedDifferences>() {
         return FAILURE;
     }

@@ -117,6 +117,7 @@ pub(crate) fn wanted(settings: &HubSettings, text: &str) -> Result<ModelRef> {
     if latent_hub::short_name(text).is_none() || model.choice != ModelSelector::Usual {
         return Ok(model);
     }
+    // A cached model is named by its quant or by its file.
     let choice = match latent_hub::find(settings, &model)?.map(|local| local.name) {
         Some(name) if name.to_ascii_lowercase().ends_with(".gguf") => ModelSelector::File(name),
         Some(name) => ModelSelector::Quant(name),
@@ -135,6 +136,7 @@ pub(crate) fn pull(
 ) -> Result<PullResult> {
     match download(settings, model, policy, quiet) {
         Err(HubError::Choose { repo, problem, choices, more }) => match ask(&repo, &problem, &choices)? {
+            // The chosen reference names one model, so the second download does not ask again.
             Some(chosen) => {
                 download(settings, &chosen.reference.parse().map_err(usage)?, policy, quiet).map_err(usage)
             }

@@ -7,13 +7,15 @@ use latent_formats::input_file;
 use std::io::{BufRead, Read, stdin};
 use std::path::{Path, PathBuf};
 
-/// Maximum bytes of a text file. Corpora for perplexity are the largest.
+/// Maximum bytes of a text file.
+// Corpora for perplexity are the largest.
 const MAX_FILE_BYTES: u64 = 1 << 30;
 
 /// Maximum bytes of a line that a user types.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// Maximum bytes of standard input. No context holds a prompt of this size.
+/// Maximum bytes of standard input.
+// No context holds a prompt of this size.
 const MAX_STDIN_BYTES: u64 = 64 << 20;
 
 /// Reads a line that a user types; `None` at the end of the input.

@@ -45,6 +45,7 @@ fn on_signal(signal: i32) {
     if signal == SIGINT && TERMINAL_LENT.load(Ordering::SeqCst) {
         return;
     }
+    // One atomic operation, so that of two signals in quick succession exactly one is the first.
     let before = SIGNAL.swap(signal, Ordering::SeqCst);
     if before != 0 || AT_ONCE.load(Ordering::SeqCst) > 0 {
         end(signal);
@@ -53,6 +54,7 @@ fn on_signal(signal: i32) {
 
 /// Removes unfinished files, restores the terminal and exits.
 fn end(signal: i32) -> ! {
+    // Files first: the write to the terminal can block (Ctrl-S stops the output).
     latent_formats::output_file::remove_unfinished();
     restore_terminal();
     #[cfg(unix)]
@@ -138,6 +140,7 @@ pub(crate) struct ChildGuard(());
 /// Ends `child` together with this process. For a child that does not receive the terminal's
 /// signals.
 pub(crate) fn guard_child(child: &Child) -> ChildGuard {
+    // `kill` takes a signed id. Linux limits ids to 2^22, so the sign bit is never set.
     CHILD_PID.store(child.id().cast_signed(), Ordering::SeqCst);
     ChildGuard(())
 }

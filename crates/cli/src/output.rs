@@ -77,6 +77,7 @@ impl<W: Write> Write for EscapingFormatter<W> {
         // The serializer writes whole characters, so no multi-byte character is split between two
         // calls.
         let text = std::str::from_utf8(bytes).map_err(io::Error::other)?;
+        // Borrowed means that nothing needs an escape, which is the usual case.
         if matches!(printable_lines(text), Cow::Borrowed(_)) {
             self.0.write_all(bytes)?;
             return Ok(bytes.len());
@@ -148,6 +149,7 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, event: &[u8]) -> std::io::Result<usize> {
+        // `note` adds the line end itself, and would print the event's own one as an escape.
         note(String::from_utf8_lossy(event).trim_end_matches('\n'));
         Ok(event.len())
     }

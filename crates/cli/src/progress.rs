@@ -43,6 +43,7 @@ impl LateBar {
     }
 
     fn styled(show: bool, what: &'static str, total: u64, counts: &str) -> LateBar {
+        // Hidden until the delay has passed. Its counts are updated meanwhile.
         let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::hidden());
         if !show || !stderr().is_terminal() {
             return LateBar { bar, waiting: None };
@@ -53,6 +54,7 @@ impl LateBar {
         let wait = move || {
             if stopped.recv_timeout(DELAY) == Err(RecvTimeoutError::Timeout) {
                 shown.set_draw_target(ProgressDrawTarget::stderr());
+                // Draws the bar now: the next update may be seconds away.
                 shown.tick();
             }
         };

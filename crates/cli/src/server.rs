@@ -89,6 +89,8 @@ impl ServerClient {
         let url = address(url).map_err(|problem| UsageError(format!("--url {url}: {problem}")))?;
         let key = match key_file {
             Some(path) => {
+                // The format is that of the server's key file, so that both may use one file. The
+                // first key suffices for a client.
                 let text = input_file::read_text(path, MAX_KEY_FILE_BYTES)
                     .map_err(|e| UsageError(format!("--api-key-file: {e}")))?;
                 let line =
@@ -142,6 +144,7 @@ impl ServerClient {
         let mut bytes = Vec::new();
         let response = self.checked(path, response)?;
         let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
+        // One byte more than the limit distinguishes a body of exactly that size from a longer one.
         reader.take(limit + 1).read_to_end(&mut bytes).map_err(|error| self.lost(&error))?;
         let problem = |problem: String| Trouble::Response { url: self.url.clone(), problem };
         if bytes.len() as u64 > limit {
@@ -207,6 +210,7 @@ impl ServerClient {
             // Invalid UTF-8 becomes replacement characters. JSON outside of strings is ASCII, so
             // the line still parses.
             let line = String::from_utf8_lossy(&line).trim_end_matches(['\n', '\r']).to_owned();
+            // The receiver was dropped: the answer is complete, or was stopped.
             if sender.send(Ok(StreamLine::Line(line))).is_err() {
                 return Ok(());
             }
@@ -253,6 +257,7 @@ impl ServerClient {
             Some(seconds) => format!("in {seconds} s"),
             None => "in a moment".into(),
         };
+        // The address is printed, and a server may send one of any length.
         let to = header("location").unwrap_or_default().chars().take(300).collect();
         if matches!(status, 301..=308) {
             return Err(Trouble::Moved { url, to });

@@ -35,6 +35,7 @@ impl NewTensor {
 
     /// Elements per row, and number of rows over all matrices.
     pub(crate) fn rows(&self) -> (usize, usize) {
+        // A tensor without dimensions is one row of one element.
         let cols = self.shape.last().copied().unwrap_or(1);
         (cols, self.shape.iter().product::<usize>() / cols.max(1))
     }

@@ -96,6 +96,7 @@ impl Builder {
     ) {
         let file = |info: &TensorInfo| match info.place {
             TensorLocation::File { file, .. } => number(file),
+            // Cannot occur: a builder has only stored tensors.
             _ => u32::MAX,
         };
         index.remove_other_copies(&mut self.tensors, &|info| (info.name.as_str(), file(info)), is_here);

@@ -21,6 +21,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
             limits::MAX_JSON_VALUES
         ));
     }
+    // serde_json stops at a depth of 128, so the visitors below cannot recurse further.
     serde_json::from_str::<StrictValue>(text)
         .map(|strict| strict.0)
         .map_err(|error| format!("no valid JSON: {error}"))
@@ -29,6 +30,8 @@ pub fn parse(text: &str) -> Result<Value, String> {
 /// An upper bound on the number of values in JSON text. Each value but the first follows one of
 /// these characters.
 fn count_values(text: &[u8]) -> usize {
+    // An upper bound: every value but the outermost follows one of these bytes. Keys are counted
+    // too.
     1 + outside_strings(text).filter(|byte| b",[{:".contains(byte)).count()
 }
 

@@ -39,6 +39,7 @@ const YARN_KEYS: [(&str, &str); 3] =
     [("beta", "beta_fast"), ("alpha", "beta_slow"), ("apply_scale", "apply_yarn_scaling")];
 
 /// Keys without effect on the computation, or of parts that are not run.
+// `model_type` and `architectures` of the file are replaced by those that `config` chooses.
 const IGNORED: [&str; 6] =
     ["vision_encoder", "multimodal", "mm_tokens", "ragged_attention", "model_type", "architectures"];
 
@@ -108,6 +109,7 @@ fn experts(mut moe: Map<String, Value>, keep: &mut dyn FnMut(&str, Value)) {
 fn scaling(yarn: Map<String, Value>) -> Value {
     let mut scaling = Map::new();
     scaling.insert("rope_type".into(), "yarn".into());
+    // Readers of config.json scale attention scores only if this key is set.
     scaling.insert("mscale_all_dim".into(), json!(1));
     for (key, value) in yarn {
         let ours = YARN_KEYS.iter().find(|(theirs, _)| *theirs == key).map_or(key.as_str(), |(_, ours)| ours);
@@ -123,6 +125,7 @@ fn quantized(keys: &Map<String, Value>) -> Value {
         "fp8_e4m3" => {
             let fixed = !matches!(text("qscheme_act"), "NO_SCALES" | "DYNAMIC");
             let scheme = if fixed { "static" } else { "dynamic" };
+            // Null, because without a block size each matrix has one scale.
             json!({"quant_method": "fp8", "activation_scheme": scheme, "weight_block_size": null})
         }
         // An unknown method. Opening the folder rejects it and names it.
@@ -207,6 +210,7 @@ fn member(module: &str, end: &str) -> Option<String> {
 
 fn ending(end: &str) -> &str {
     match end {
+        // `fp8.rs` finds scales by this name, which compressed-tensors uses.
         "qscale_weight" => "weight_scale",
         "qscale_act" => "input_scale",
         end => end,

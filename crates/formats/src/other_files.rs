@@ -142,6 +142,7 @@ fn without_data(head: &TensorHead) -> TensorInfo {
         name: head.name.clone(),
         ty: head.ty,
         shape: head.shape.clone(),
+        // A tensor of another rank may exceed the address space of a 32-bit machine.
         bytes: usize::try_from(head.bytes).unwrap_or(usize::MAX),
         tile_rows: None,
         place: TensorLocation::Absent,

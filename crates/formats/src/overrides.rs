@@ -97,6 +97,7 @@ impl Checkpoint {
                 return Err(OverrideError::Type { key, found, given: one.type_name() });
             }
             // `describe` truncates long strings, so two templates could have one fingerprint.
+            // The debug form includes the type, so that `int:1` and `str:1` differ.
             fingerprint = fnv(fingerprint, format!("{}={:?}\n", one.key, one.value).as_bytes());
             metadata.set(&one.key, one.value.clone());
         }

@@ -129,6 +129,7 @@ impl Checkpoint {
         // Contiguous in the file: whole rows of one matrix, whole matrices, or a part of one row.
         let whole_rows = part.columns.len() == columns;
         let one_piece = count == 1 || whole_rows && (part.matrices.len() == 1 || part.rows.len() == rows);
+        // Rows that are assembled or computed while they are read have no location in a file.
         let place = if info.is_stored() && one_piece {
             let first = part.matrices.start * rows + part.rows.start;
             moved(info.place, first * row_bytes + from)

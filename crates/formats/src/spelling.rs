@@ -44,6 +44,7 @@ impl Spelling {
         let ty = config.get("model_type").and_then(Value::as_str);
         let class = config.get("architectures").and_then(|names| names.get(0)).and_then(Value::as_str);
         let family = FAMILIES.iter().find(|(name, start, _)| {
+            // The class decides only if `model_type` is missing.
             ty == Some(name) || ty.is_none() && class.is_some_and(|class| class.starts_with(start))
         });
         family.map(|(_, _, replaced)| Spelling(replaced))
@@ -51,6 +52,8 @@ impl Spelling {
 
     pub(crate) fn published(&self, name: &str, ty: TensorType, shape: &[usize]) -> PublishedName {
         let name =
+            // The module's part is removed first: published names have its tensors directly in the
+            // attention.
             self.0.iter().fold(name.replace(FORGET_GATE, "."), |name, (from, to)| name.replace(from, to));
         // Quantized weights have scales, which would have to be split too.
         let splits = matches!(ty, TensorType::F32 | TensorType::F16 | TensorType::BF16)
@@ -78,8 +81,11 @@ pub(crate) fn respell(checkpoint: &mut Checkpoint) {
                 changed = true;
             }
             (PublishedName::Thirds(names), TensorLocation::File { file, start })
+                // If one part is also stored separately, splitting would give two tensors the same
+                // name.
                 if !names.iter().any(|name| stored.contains(name.as_str())) =>
             {
+                // Rows are outermost, so a third of the rows is a contiguous third of the bytes.
                 respelled.extend(names.into_iter().enumerate().map(|(third, name)| {
                     let (mut shape, bytes) = (info.shape.clone(), info.bytes / 3);
                     shape[0] /= 3;

@@ -125,6 +125,7 @@ fn announced_kind(keys: &Map<String, Value>) -> Option<String> {
     let groups = keys.get("config_groups").and_then(Value::as_object)?;
     groups.values().find_map(|group| {
         let weights = group.get("weights")?.as_object()?;
+        // 8 is the default of compressed-tensors.
         let bits = weights.get("num_bits").and_then(Value::as_u64).unwrap_or(8);
         if bits == 4 {
             return None;

@@ -39,6 +39,7 @@ impl GrammarCache {
 
     pub(crate) fn insert(&mut self, key: String, grammar: &Arc<Grammar>) {
         let bytes = key.len() + grammar.bytes();
+        // Otherwise the loop below would evict every other grammar, and still not make enough room.
         if bytes > self.limit {
             return;
         }

@@ -19,20 +19,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Stack of the compiling thread. llguidance follows `$ref`s by recursion, which takes some
-/// kilobytes per level, and a schema may have 500 references.
+/// Stack of the compiling thread.
+// llguidance follows `$ref`s by recursion, which takes some kilobytes per level, and a schema may
+// have 500 references.
 const STACK: usize = 64 << 20;
 
-/// Maximum number of lexer states per grammar. Each takes one to two kilobytes; llguidance's
-/// default of 250 000 would allow 500 MB per grammar.
+/// Maximum number of lexer states per grammar.
+// Each takes one to two kilobytes; llguidance's default of 250 000 would allow 500 MB per grammar.
 const MAX_LEXER_STATES: usize = 50_000;
 
-/// Maximum number of Earley items per row. An object takes about four per property that may come
-/// next, and schemas may have 1000 properties; llguidance's default is 2000.
+/// Maximum number of Earley items per row.
+// An object takes about four per property that may come next, and schemas may have 1000 properties;
+// llguidance's default is 2000.
 const MAX_ROW: usize = 8000;
 
-/// Maximum number of rules of a Lark grammar. llguidance takes long for terminals that refer to
-/// each other.
+/// Maximum number of rules of a Lark grammar.
+// llguidance takes long for terminals that refer to each other.
 const LARK_RULES: usize = 1000;
 
 /// Compiler and cache of grammars for one tokenizer.
@@ -128,8 +130,11 @@ impl Grammars {
         let what = source.what();
         // Moved into the thread: an abandoned compilation counts until it really ends.
         let running = CompilationGuard::start(&self.0)?;
+        // Room for the one result, so that the thread never blocks in `send`.
         let (sender, receiver) = mpsc::sync_channel(1);
         let (source, reasoning) = (source.clone(), reasoning.cloned());
+        // The deadline of the budget starts here and not in the thread, because the caller's wait
+        // includes the time until the thread runs.
         let budget = Budget::new(what, &self.0.limits);
         let work = move || {
             latent_threads::lower_priority(GIVE_WAY);
@@ -216,6 +221,8 @@ impl CompilerState {
         // The error of the whole grammar does not name the tool at fault, so compile each schema
         // alone.
         let fails = |tool: &crate::CallableTool| {
+            // A tool without a schema accepts any arguments, and so does one whose schema `prepare`
+            // refuses: `Writer::tool` has replaced that schema already.
             let alone = schema::prepare(tool.parameters.as_ref()?, &self.limits, budget).ok()?;
             let grammar = vec![named("schema", String::new(), Some(alone))];
             match self.finish(what, grammar, budget) {
@@ -345,6 +352,8 @@ impl CompilerState {
         let bytes = source_bytes * 4 + parser.parser.lexer_stats().num_bytes + (64 << 10);
         // The watchdog cancels masks that take too long.
         let mut start = Matcher::new(Ok(parser)).into_cancellable();
+        // Computed once per grammar, because every response begins with this mask. Also detects
+        // grammars without any output while the request can still be refused.
         let first = start.compute_mask_or_eos().map_err(|e| failed(&e))?;
         if first.is_zero() {
             let problem = "no output can obey it".to_owned();

@@ -185,6 +185,8 @@ impl Drop for Constraint {
 fn forbid(mask: &SimpleVob, logits: &mut [f32]) {
     let words = mask.as_slice();
     for (word, logits) in logits.chunks_mut(32).enumerate() {
+        // The logits may have more elements than the vocabulary has tokens (padding). Padding must
+        // not be sampled.
         let allowed = words.get(word).copied().unwrap_or(0);
         // Most words are all zeros or all ones: these need no test per bit.
         if allowed == 0 {

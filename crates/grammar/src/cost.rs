@@ -115,6 +115,8 @@ pub(crate) fn cost(operands: &[Rc<DerivativeSpread>]) -> u64 {
 /// Number of pairs of an intersection, and of pairs compared to find them.
 fn product(operands: &[Rc<DerivativeSpread>]) -> (u64, u64) {
     let largest = operands.iter().map(|operand| operand.pairs).max().unwrap_or(0).max(1);
+    // Saturating here and below: products of hostile operands exceed u64, and the saturated value
+    // is above every limit.
     let whole = operands.iter().fold(1_u64, |product, operand| product.saturating_mul(operand.pairs.max(1)));
     let mut classes: Vec<(u64, u64)> = (0..256)
         .map(|byte| {
@@ -249,6 +251,8 @@ impl DerivativeSpreads<'_> {
         }
         bytes.sort_unstable();
         bytes.dedup();
+        // These ids must differ from those of other sets: expressions use their number, and heads
+        // their number shifted by 32 bits, so single bytes take the top of the range.
         for byte in bytes {
             spread.add_set(|other| other == byte, u64::MAX - u64::from(byte));
         }

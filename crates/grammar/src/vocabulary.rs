@@ -42,6 +42,7 @@ impl VocabularyTrie {
         let words: Vec<Vec<u8>> = ids.clone().map(|id| word(tokenizer, id)).collect();
         let info = TokRxInfo::new(size as u32, *end);
         let build = || TokTrie::from(&info, &words).with_eos_tokens(ends);
+        // As in `Grammars::new`: the library asserts preconditions instead of returning errors.
         let trie = catch_unwind(AssertUnwindSafe(build)).map_err(|_| {
             GrammarError::Vocabulary("its tokens make no trie; please report this".to_owned())
         })?;

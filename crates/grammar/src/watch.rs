@@ -74,6 +74,7 @@ impl Watchdog {
         }
         running.next += 1;
         let id = running.next;
+        // A matcher without a handle cannot be cancelled, so it is not watched.
         running.entries.push((id, WorkStart::now(), handle?));
         if running.asleep {
             self.shared.changed.notify_one();

@@ -44,6 +44,8 @@ impl MaskWork {
             Ok(mask) => mask.map_err(|error| error.to_string()),
             Err(_) => Err("a library fails on it; please report this".to_owned()),
         };
+        // Ends the watch first: `is_cancelled` below must not change between the mask and the
+        // check.
         drop(watched);
         // A cancelled matcher returns its own error, which does not name the limit.
         let mask = match matcher.is_cancelled() {
@@ -244,6 +246,8 @@ impl MaskWorkers {
 
 impl Drop for MaskWorkers {
     fn drop(&mut self) {
+        // The threads are not joined: one may be computing a mask, which takes up to `mask_time`.
+        // It ends after that mask.
         self.queue.lock().closed = true;
         self.queue.more.notify_all();
         self.watch.close();

@@ -165,6 +165,7 @@ impl Partition {
     }
 
     pub fn ranks(&self) -> usize {
+        // The factors come from the user. `shared_by` compares the product with `MAX_RANKS`.
         self.stretches().saturating_mul(self.members())
     }
 
@@ -178,6 +179,7 @@ impl Partition {
 
     /// Ranks that share a stretch of layers.
     pub fn members(&self) -> usize {
+        // They are equal, or one of them is 1: `shared_by` refuses other pairs.
         self.tensor.max(self.experts)
     }
 

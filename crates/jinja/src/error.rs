@@ -23,6 +23,8 @@ pub enum ErrorKind {
 /// A failure with its message and the line of the template where it occurred.
 #[derive(Clone, Debug)]
 pub struct Error {
+    // Boxed: `Result<Value>` is the type of every recursive call, and a large error would enlarge
+    // each frame.
     inner: Box<ErrorDetails>,
 }
 
@@ -33,7 +35,8 @@ struct ErrorDetails {
     line: u32,
 }
 
-/// Maximum length of a message in bytes. `raise_exception` takes a text of any length.
+/// Maximum length of a message in bytes.
+// `raise_exception` takes a text of any length.
 const MAX_MESSAGE: usize = 2000;
 
 impl Error {
@@ -41,6 +44,8 @@ impl Error {
     pub(crate) fn new(kind: ErrorKind, message: impl AsRef<str>) -> Error {
         let mut clean = String::new();
         for c in message.as_ref().chars() {
+            // The limit applies to the escaped text, so control characters cannot make a message
+            // longer.
             if clean.len() >= MAX_MESSAGE {
                 clean.push('…');
                 break;

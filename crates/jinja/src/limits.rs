@@ -34,6 +34,7 @@ impl TemplateLimits {
         memory: 96 << 20,
         output: 16 << 20,
         eval_depth: 200,
+        // Printing and dropping values recurse, so the nesting of values bounds the stack too.
         value_depth: 128,
     };
 }

@@ -65,6 +65,8 @@ impl Meter {
             let limit = self.limits.memory;
             return Err(Error::limit(format!("it needs more memory than the limit of {limit} bytes")));
         }
+        // Set only on success: the caller gets no charge after an error, so nothing would release
+        // the bytes.
         self.live.set(live);
         self.peak.set(self.peak.get().max(live));
         Ok(())
@@ -103,6 +105,7 @@ impl MeterCharge {
     pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let excess = self.bytes.saturating_sub(bytes);
         self.meter.release(excess);
+        // `drop` must not release the excess a second time.
         self.bytes -= excess;
     }
 }

@@ -19,6 +19,7 @@ impl Symbols {
 
     /// Adds a name. [`Symbols::find`] must have returned `None` for it.
     pub(crate) fn add(&mut self, name: &str) -> Symbol {
+        // The parser calls `find` first, so the name is new.
         let symbol = self.names.len() as Symbol;
         self.names.push(name.into());
         self.places.insert(name.into(), symbol);

@@ -44,6 +44,7 @@ pub(crate) fn find(name: &str) -> Option<TestFn> {
                     | Value::Undefined(_)
             ))
         },
+        // Rendering has no autoescape, so no text is marked as escaped.
         "escaped" => |_, _, _| Ok(false),
         "lower" => |r, v, _| methods::is_cased(&r.meter, &r.to_text(v)?, false),
         "upper" => |r, v, _| methods::is_cased(&r.meter, &r.to_text(v)?, true),

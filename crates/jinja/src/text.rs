@@ -143,6 +143,7 @@ impl Builder {
 
     pub(crate) fn with_capacity(meter: &Rc<Meter>, bytes: usize) -> Result<Builder> {
         let charge = meter.charge(OVERHEAD.saturating_add(bytes))?;
+        // Only the output has a limit of its own. Memory bounds all other strings.
         Ok(Builder { text: String::with_capacity(bytes), content: Vec::new(), charge, limit: usize::MAX })
     }
 
@@ -222,6 +223,7 @@ impl Builder {
     pub(crate) fn pad(&mut self, c: char, times: usize) -> Result<()> {
         self.make_room(times.saturating_mul(c.len_utf8()))?;
         for _ in 0..times {
+            // Not `Builder::push`: `make_room` has charged all of them.
             self.text.push(c);
         }
         Ok(())

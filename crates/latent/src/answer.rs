@@ -319,7 +319,8 @@ impl AnswerStream {
 
     fn finished(self) -> Result<GeneratedAnswer, Error> {
         let AnswerStream { text, tokens, logprobs, prompt, salt, chat, message, ended, .. } = self;
-        // `next_update` returns `None` only after the end, so the default is never used.
+        // `next_update` returns `None` only after the end, so the default is never used. An error
+        // that an earlier call has returned is stored, and returned again.
         let (stop, usage) = ended.unwrap_or_else(|| Err(Error::cancelled()))?;
         Ok(GeneratedAnswer { text, tokens, logprobs, stop, usage, message, prompt, chat, salt })
     }
@@ -354,6 +355,8 @@ impl futures_core::Stream for AnswerStream {
     ) -> std::task::Poll<Option<Self::Item>> {
         use std::task::Poll;
         let stream = self.get_mut();
+        // Reads on after an event without a piece: only `EventReceiver::poll_next` stores the
+        // waker, so returning `Pending` here would leave the task asleep.
         while stream.ended.is_none() {
             let Poll::Ready(event) = stream.events.poll_next(context) else { return Poll::Pending };
             match stream.handle_event(event) {

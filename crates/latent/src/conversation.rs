@@ -157,6 +157,8 @@ const EXPECTED: &str = r#"expected a list such as [{"role": "user", "content": "
 
 /// Checks that messages are a list of objects with a role.
 pub(crate) fn check(messages: &Value) -> Result<(), Error> {
+    // Templates commonly read `messages[0]`. An empty list would fail there, with an error about
+    // the template instead of the argument.
     let list = messages.as_array().filter(|list| !list.is_empty());
     let list = list.ok_or_else(|| Error::argument_named("messages", format!("messages: {EXPECTED}")))?;
     match list.iter().position(|message| message.get("role").and_then(Value::as_str).is_none()) {

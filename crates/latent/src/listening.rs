@@ -106,12 +106,15 @@ pub(crate) fn pair() -> (EventSender, EventReceiver) {
 impl EventSender {
     /// Sends an event of the job. Without effect if the caller has dropped its end.
     fn send(&self, event: JobEventResult) {
+        // Unbounded: a slow reader must not block the model's thread, which runs all other answers
+        // too. The length of the answer bounds the queue.
         self.channel.change(|queue| queue.events.push_back(event));
     }
 }
 
 impl JobReceiver for EventSender {
     fn accepted(&self, canceller: Canceller, jobs: Vec<JobId>) {
+        // `Model::submit` requests no further choices, so there is at most one job.
         let job = jobs.first().map(|id| (canceller, *id));
         *self.channel.job.lock().unwrap_or_else(PoisonError::into_inner) = job;
         // The caller may have cancelled before the job had an id.
@@ -119,6 +122,7 @@ impl JobReceiver for EventSender {
     }
 
     fn refused(&self, refusal: Refusal) {
+        // `submit` has returned by now, so the caller learns of the refusal from its first read.
         self.send(Err(refusal.into()));
     }
 
@@ -204,6 +208,7 @@ impl EventReceiver {
 
 impl Drop for EventReceiver {
     fn drop(&mut self) {
+        // Without a reader, the answer would run to its end and take rows of every batch.
         self.canceller().cancel();
     }
 }

@@ -113,6 +113,8 @@ impl MessageParser {
                     self.message.calls.push(ToolCall { id, name, arguments: String::new() });
                 }
                 ResponseEvent::ToolCallArguments { delta, .. } => {
+                    // The parser emits one call after the other, so its arguments belong to the
+                    // last call.
                     if let Some(call) = self.message.calls.last_mut() {
                         call.arguments.push_str(&delta);
                     }

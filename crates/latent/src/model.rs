@@ -86,6 +86,7 @@ impl Model {
             let (checkpoint, tokenizer, options) =
                 (Arc::clone(&checkpoint), Arc::clone(text.tokenizer()), options.clone());
             ModelWorker::start(move || {
+                // Opened in this closure, so that a reload after a fault opens the device again.
                 let backend = latent_backends::by_name(&options.device)?;
                 let engine = Engine::load(&*backend, &checkpoint, &options.engine, &mut progress)?;
                 let about = EngineDescription {

@@ -23,7 +23,8 @@ const HUB: &str = "hf:";
 pub fn open(path: impl AsRef<Path>) -> Result<Arc<Checkpoint>, Error> {
     let path = path.as_ref();
     // This opens files only. With the feature `hub`, `Model::builder` downloads such references
-    // before.
+    // before. A local file may have such a name, so the hint is given only after opening has
+    // failed.
     let opened = Checkpoint::open(path).map_err(Error::from);
     opened.map(Arc::new).map_err(|error| match path.to_str() {
         Some(text) if *error.kind() == ErrorKind::NotFound && text.starts_with(HUB) => Error::new(

@@ -304,6 +304,8 @@ impl AnswerRequest {
         });
         let text = model.text();
         let (tokens, chat, rendered) = match prompt {
+            // `true`: nothing else adds the tokens that begin a prompt. A chat template writes them
+            // itself.
             Prompt::Text(prompt) => (text.encode(&prompt, true, false)?, None, None),
             Prompt::Tokens(tokens) => (tokens, None, None),
             Prompt::Chat(chat) => {

@@ -10,6 +10,7 @@ const fn unpack<const W: usize, const N: usize>(
     values: &[i8],
 ) -> [[i8; W]; N] {
     let mut rows = [[0; W]; N];
+    // `while`, because `for` is not allowed in a `const fn`.
     let mut n = 0;
     while n < N {
         let mut i = 0;

@@ -86,6 +86,7 @@ fn fields(ty: TensorType) -> &'static [BlockField] {
     use TilePlane::{High, Quants, Scales, SuperScales};
     const Q4_0: &[BlockField] = &[units(SuperScales, 0, 2, 1), units(Quants, 2, 4, 4)];
     const Q4_1: &[BlockField] = &[units(SuperScales, 0, 2, 2), units(Quants, 4, 4, 4)];
+    // Upper bits are interleaved four per row, and `Units` moves whole bytes only.
     const Q5_0: &[BlockField] =
         &[units(SuperScales, 0, 2, 1), BlockField::Bits { from: 2 }, units(Quants, 6, 4, 4)];
     const Q5_1: &[BlockField] =
@@ -224,6 +225,7 @@ impl TileLayout {
         let row_bytes = self.row_bytes;
         assert!(rows.len().is_multiple_of(row_bytes) && rows.len() / row_bytes <= ROWS, "rows of a tile");
         assert_eq!(tile.len(), self.bytes, "bytes of a tile");
+        // `pack_all` writes all sixteen rows, so only partial tiles and padded blocks need zeros.
         if rows.len() == ROWS * row_bytes && row_bytes.is_multiple_of(self.block_bytes) {
             self.pack_all(rows, tile);
         } else {
@@ -330,6 +332,8 @@ impl TileLayout {
                     let bits = (block[from + i / 2] >> (i % 2 * 4)) & 15;
                     let byte = &mut tile[self.start(TilePlane::High) + (b * 8 + i) * 8 + r / 2];
                     let shift = r % 2 * 4;
+                    // The fast path does not clear the tile first, so old bits must be removed
+                    // here.
                     *byte = (*byte & !(15 << shift)) | (bits << shift);
                 }
             }

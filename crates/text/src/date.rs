@@ -70,6 +70,7 @@ impl Moment {
 
     fn write(&self, out: &mut String, format: &str, day: &CalendarDay, second: i64) -> Result<(), String> {
         let (hour, minute) = (second / 3600, second / 60 % 60);
+        // 0 and 12 o'clock are both 12.
         let hour12 = (hour + 11) % 12 + 1;
         let noon = if hour < 12 { "AM" } else { "PM" };
         let mut rest = format.chars();
@@ -107,6 +108,7 @@ impl Moment {
                 Some('d') => number(day.day, 2, '0'),
                 Some('e') => number(day.day, 2, '_'),
                 Some('F') => all("%Y-%m-%d")?,
+                // Python's conversion: C has none for microseconds.
                 Some('f') => number(self.micros.into(), 6, '0'),
                 Some('G') => number(day.iso_week().0, 4, '0'),
                 Some('g') => number(day.iso_week().0 % 100, 2, '0'),
@@ -126,6 +128,8 @@ impl Moment {
                 Some('s') => self.seconds.to_string(),
                 Some('T' | 'X') => all("%H:%M:%S")?,
                 Some('t') => "\t".to_owned(),
+                // Weeks of `U` begin on Sunday, those of `W` on Monday. Days before the first one
+                // are in week 0.
                 Some('U') => number((day.of_year + 7 - day.weekday) / 7, 2, '0'),
                 Some('u') => number((day.weekday + 6) % 7 + 1, 1, '0'),
                 Some('V') => number(day.iso_week().1, 2, '0'),

@@ -147,6 +147,7 @@ impl GpuLatentJob {
         // Each part of the tables belongs to one copy of the cached rows.
         for table in operands.tables().chunks(rows.div_ceil(KV_BLOCK)) {
             let blocks = words.add(table.iter().copied());
+            // The newest row attends: all others are before it.
             tasks.push(words.tasks((heads, QUERIES), blocks, (rows - 1, rows)));
         }
         // The case gives the number of splits, or leaves it to the shaders, as a model does.

@@ -179,6 +179,7 @@ impl GpuCaseBackend {
                 further.push(GpuKernel { name, served, missing, variants, differs });
             };
             add("plain", Some(KernelVariants::default()), |_| true);
+            // Only blocks that are whole words without their scale are repacked into planes.
             add("planes", planes, repacked);
             if served.0 == "gpu_gemv" {
                 add("subgroups", subgroups, |_| true);
@@ -227,6 +228,7 @@ impl GpuCaseBackend {
             (KernelCase::Expanded(case), CaseOperands::Expanded(operands)) => {
                 boxed(attention::GpuExpandedJob::new(device, case, operands))
             }
+            // Before the next arm, which takes all other row operations as embeddings.
             (KernelCase::Row(case), CaseOperands::Row(operands)) if delta::serves(case) => {
                 boxed(delta::DeltaJob::new(device, case, operands, kernel.name == DELTA_CHUNKS))
             }

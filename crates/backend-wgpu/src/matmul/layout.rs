@@ -183,6 +183,7 @@ pub const LAYOUTS: [BlockLayout; 30] = [
     float(TensorType::BF16, PlainFloat::BF16),
     float(TensorType::F8_E4M3, PlainFloat::F8E4M3),
     row(TensorType::Q1_0, table(BitPlane::new(2, 1, 8), SIGNS), OctetScales::Half, &[("D_AT", 0)]),
+    // A span of four: the four elements of a byte are consecutive, unlike in other 2-bit formats.
     row(TensorType::Q2_0, plane(BitPlane::new(2, 2, 4), 1), OctetScales::Half, &[("D_AT", 0)]),
     row(TensorType::Q4_0, plane(BitPlane::new(2, 4, 32), 8), OctetScales::Half, &[("D_AT", 0)]),
     row(
@@ -212,6 +213,8 @@ pub const LAYOUTS: [BlockLayout; 30] = [
     ),
     row(
         TensorType::Q3_K,
+        // A clear upper bit subtracts 4, which is the same as a set bit of weight 4 with the zero
+        // point 4.
         planes(BitPlane::new(32, 2, 128), BitPlane::new(0, 1, 256), 4),
         OctetScales::SixBit,
         &[("D_AT", 108), ("SCALES_AT", 96), ("SUB_BLOCK", 16)],

@@ -87,6 +87,8 @@ impl ProductParams {
 
     /// The access to f32 inputs: as vectors of four if all rows are aligned.
     fn floats(&self) -> InputAccess {
+        // Kernels read octets of eight inputs, so vectors of four need whole octets at multiples of
+        // four.
         let whole = self.inputs.is_multiple_of(8) && self.x.iter().all(|n| n.is_multiple_of(4));
         if whole { InputAccess::Vectors } else { InputAccess::Elements }
     }

@@ -177,6 +177,7 @@ impl ProductShader {
         } else {
             self.octets(&mut source, layout);
         }
+        // These two have no epilogue.
         if !matches!(self.kernel, ProductShaderKind::Gather | ProductShaderKind::Transposed { .. }) {
             source.push_str(self.keep.wgsl());
         }

@@ -61,6 +61,7 @@ fn decay_shader(in_place: bool, width: usize, log_rate: bool, bound: Option<f64>
         .count("WIDTH", width)
         .with("LOG_RATE", ShaderConstant::Flag(log_rate))
         .with("BOUNDED", ShaderConstant::Flag(bound.is_some()))
+        // Without a bound, the shader does not read the constant.
         .with("BOUND", ShaderConstant::Number(bound.unwrap_or_default() as f32))
 }
 
@@ -257,8 +258,11 @@ impl GpuOperation for HeadNorm {
                     bindings.extend([(3, (&weight.buffer).into()), (4, run.bind(gate))]);
                     params.extend(gate.address());
                 }
+                // The address of the gate: norms with and without one share the shader's
+                // parameters.
                 None => params.extend([0; 3]),
             }
+            // Parameters are words. The shader declares this one as f32.
             params.push(self.factor.to_bits());
             let groups = grid(rows.len() * y.heads as usize, 1);
             run.commands.call_numbered(&self.pipeline, bindings, &params, groups);
@@ -288,6 +292,8 @@ fn log_decay(
     // There is a rate per head, and a bias per element.
     let width = bias.len / rates.len.max(1);
     let (x, y) = (flat(compiler, compiler.input(node, 0)?)?, flat(compiler, compiler.output(node, 0)?)?);
+    // safetensors store the logarithm of the rate in `A_log`, GGUF files the rate itself in
+    // `ssm_a`.
     let shader = decay_shader(in_place(node, &x, &y)?, width.max(1), slot == "a_log", bound);
     Ok(Box::new(LogDecayShader { pipeline: compiler.device.pipeline(&shader)?, x, y, rates, bias }))
 }

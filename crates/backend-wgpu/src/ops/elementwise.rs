@@ -186,6 +186,8 @@ pub(super) fn compile(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn Gp
                 // One gate per head instead of per element. With a head width of 1 both are the
                 // same.
                 width if width == y.heads && y.width > 1 => {
+                    // The gates of a row's heads are adjacent, and all elements of a head use the
+                    // same one.
                     let [offset, row_stride, _] = gate.address();
                     SecondOperand::Value(ShaderOperand { offset, row_stride, head_stride: 1, ..gate }, 0)
                 }

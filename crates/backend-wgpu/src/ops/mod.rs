@@ -37,6 +37,7 @@ use latent_graph::ir::{Node, Op};
 /// All shaders of the operations, for the attention and experts of a model.
 #[cfg(test)]
 pub(crate) fn shaders(a: &AttentionShape, moe: &MoeShape) -> Vec<Shader> {
+    // 7168 is the hidden size of DeepSeek-V3.
     let mut all = vec![gather::shader(), experts::shader(), rms_norm::shader(7168, 1e-6)];
     all.extend(route::shaders(moe));
     for of_attention in

@@ -2,8 +2,9 @@
 
 use clap::builder::RangedU64ValueParser;
 
-/// Maximum tokens of a context, prompt or answer in a flag. No model has more, and products with
-/// counts of sequences and bytes per token do not overflow 64 bits.
+/// Maximum tokens of a context, prompt or answer in a flag.
+// No model has more, and products with counts of sequences and bytes per token do not overflow 64
+// bits.
 pub(super) const MAX_TOKENS: u64 = 1 << 30;
 
 /// Maximum tokens of one step.

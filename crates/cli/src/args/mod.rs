@@ -223,6 +223,8 @@ impl ServeArgs {
             let text = text.strip_prefix("error: ").unwrap_or(&text);
             text.split("\n\n").next().unwrap_or_default().split_whitespace().collect::<Vec<_>>().join(" ")
         };
+        // The command line alone first: options of the file count only for flags that it does not
+        // set.
         let (matches, _) = read(&[]).map_err(problem)?;
         let counts =
             |option: &&PresetOption| !option.words.is_empty() && !is_set(&matches, &option.flag, &serve);

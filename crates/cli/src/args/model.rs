@@ -232,6 +232,7 @@ pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
             Err("of llama.cpp's types there are f32, f16, bf16, q8_0 and q4_0; int8 and fp8 are the others"
                 .into())
         }
+        // vLLM's name.
         "fp8_e4m3" => Ok(CacheType::Fp8),
         _ => word.parse(),
     }
@@ -261,6 +262,7 @@ impl EngineArgs {
 
     /// The same arguments on the CPU.
     pub(crate) fn on_cpu(&self) -> EngineArgs {
+        // Both are removed, because --n-gpu-layers alone selects a GPU.
         EngineArgs { device: None, n_gpu_layers: None, ..self.clone() }
     }
 
@@ -318,6 +320,7 @@ impl EngineArgs {
             state_cache: self.state_cache,
             context: self.ctx_size,
             cache_tokens: None,
+            // 0 stands for llama.cpp's -1 (see `limits::threads`): the engine chooses.
             threads: self.threads.filter(|threads| *threads > 0).map(usize::from),
             pin: self.pin,
             placement: None,

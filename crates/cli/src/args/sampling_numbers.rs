@@ -76,6 +76,7 @@ fn arg(flag: &'static NumberFlag) -> Arg {
     };
     let parser = move |word: &str| match field.number {
         SamplingNumber::Real { .. } => word.parse::<f64>().map_err(|error| error.to_string()),
+        // As in llama.cpp, -1 stands for all tokens.
         SamplingNumber::Count { all: Some(_), .. } if word == "-1" => Ok(-1.0),
         SamplingNumber::Count { .. } => tokens_or_all(0)(word).map(|count| count as f64),
     };

@@ -26,6 +26,8 @@ impl Cli {
             (used, matches) = (found, inner);
         }
         let path = path.join(" ");
+        // Only the command line counts: a variable such as LATENT_MODEL is a default for every
+        // command.
         let on_line = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
         // Clap knows shared groups as a whole. A flag that the command omits is an error only here,
         // so that it is never silently ignored.

@@ -26,7 +26,7 @@ const FORMER: &[(&str, &str)] = &[
     ("ops support --json", "kernels support --json"),
     ("bench --prompt 1 --generate 2 --depth 3", "bench --n-prompt 1 --n-gen 2 --n-depth 3"),
     ("profile --prompt 1 --generate 2 --depth 3", "profile --n-prompt 1 --n-gen 2 --n-depth 3"),
-    // llama.cpp's other spellings
+    // Other spellings of llama.cpp.
     ("run --cache-type-k f16 Hi", "run --cache-type f16 Hi"),
     (
         "run -c 64 -b 32 -t 2 -n 5 -s 1 Hi",
@@ -218,7 +218,7 @@ fn help_fits_80_columns_and_short_help_is_short() {
         for line in short.lines().chain(long.lines()) {
             assert!(line.chars().count() <= 80, "{path}: {line}");
         }
-        // longer lines of examples would be broken
+        // Longer lines of examples would be broken.
         for line in command
             .get_after_help()
             .into_iter()
@@ -230,7 +230,7 @@ fn help_fits_80_columns_and_short_help_is_short() {
         for heading in ["Several hosts", "Developer options", "Speed and memory"] {
             assert!(!short.contains(heading), "{path}: {heading}");
         }
-        // what most users need comes first
+        // What most users need comes first.
         let headings =
             ["Options", "Sampling", "Speed and memory", "Several hosts (MPI)", "Developer options"];
         let places: Vec<usize> =
@@ -273,7 +273,7 @@ fn usage_errors_escape_control_sequences() {
         read += 1;
         let Err(error) = Cli::read(words.iter().map(Into::into)) else { continue };
         refused += 1;
-        // with clap's own styles, none of which is magenta
+        // Rendered with clap's own styles, none of which is magenta.
         let said = error.render().ansi().to_string();
         let acts = |c: char| {
             !matches!(c, '\n' | '\u{1b}') && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Owned(_))

@@ -152,6 +152,7 @@ pub(super) fn quoted(word: &OsStr) -> String {
 pub(crate) fn hub_model(repo: &str, file: Option<&str>) -> String {
     let repo = repo.strip_prefix("hf:").unwrap_or(repo);
     match file {
+        // A file makes the quant of the reference superfluous.
         Some(file) => format!("hf:{}/{file}", repo.split(':').next().unwrap_or(repo)),
         None => format!("hf:{repo}"),
     }

@@ -131,6 +131,8 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     if let Some(path) = &args.save {
         crate::target::check(path, args.model.engine.force)?;
     }
+    // Read before the model is loaded. An error in the file would otherwise follow minutes of
+    // measurements.
     let before = args.compare.as_deref().map(EarlierRun::read).transpose()?;
     let checkpoint = model::open_shared(&args.model)?;
     let sizes = sizes(args);
@@ -167,6 +169,7 @@ pub(super) fn run(args: &BenchArgs) -> Result<()> {
     }
     let drafting =
         engine.drafts().then(|| bench_draft::measure(&mut engine, &checkpoint, args)).transpose()?;
+    // Returned after the output, which shows the tests that have become slower.
     let regression = match (&comparison, args.fail_below) {
         (Some(comparison), Some(least)) => comparison.check(least),
         _ => Ok(()),

@@ -15,8 +15,8 @@ use latent_formats::Checkpoint;
 use serde_json::{Value, json};
 use std::time::Instant;
 
-/// Questions to the model. Acceptance depends on the text, so they are fixed. The demo model was
-/// trained on such stories.
+/// Questions to the model.
+// Acceptance depends on the text, so they are fixed. The demo model was trained on such stories.
 const QUESTIONS: [&str; 4] = [
     "Hello!",
     "Who are you?",
@@ -149,6 +149,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
                     no_drafts,
                     ..Request::default()
                 };
+                // A new session for each answer: in a reused one the prompt would be cached.
                 engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut BenchListener)
             };
             let (drafted, plain) = (ask(false)?, ask(true)?);

@@ -80,6 +80,7 @@ impl AnswerConstraint {
         let open = self.tokenizer.decode(tail, true).trim_end().ends_with(THINKING[0]);
         let [begin, end] = THINKING.map(str::to_owned);
         let reasoning = self.thinks.then_some(Reasoning { begin, end, open });
+        // `Grammars` caches compiled grammars, so later answers of a chat do not compile again.
         Ok(Box::new(self.compile(reasoning.as_ref())?.constraint()))
     }
 }

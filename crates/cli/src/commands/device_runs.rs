@@ -34,6 +34,7 @@ pub(super) fn device_runs(
         circuit: model::circuit(args.circuit.as_deref())?.map(Arc::new),
         context: Some(CACHED_TOKENS + most),
         max_batch_tokens: Some(most),
+        // A hollow device allocates nothing, so the model need not fit into memory.
         force: true,
         ..args.options()
     };

@@ -16,7 +16,8 @@ use latent_graph::passes::Precision;
 use serde_json::json;
 use std::path::Path;
 
-/// Default number of tokens. Enough for the prefill plan, which keeps most activations.
+/// Default number of tokens.
+// Enough for the prefill plan, which keeps most activations.
 const DEFAULT_TOKENS: usize = 24;
 
 struct DescribedRun {

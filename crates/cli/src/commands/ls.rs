@@ -71,6 +71,7 @@ fn short_names(json: bool) -> Result<()> {
 }
 
 fn row(listed: &ListedModel, now: u64) -> [String; 5] {
+    // Saturating: the clock may have been set back since the download.
     let pulled = if listed.complete { ago(now.saturating_sub(listed.pulled)) } else { "incomplete".into() };
     [
         listed.reference.clone(),

@@ -41,7 +41,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
 
 /// `model.latent` next to `model.gguf`; `folder.latent` next to a folder.
 fn packed_path(path: &Path) -> PathBuf {
-    // `.` and `..` have no file name
+    // `.` and `..` have no file name.
     let path = if path.file_name().is_none() {
         path.canonicalize().unwrap_or(path.to_owned())
     } else {

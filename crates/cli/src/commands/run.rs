@@ -57,6 +57,8 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     // A raw prompt has no template and so no reasoning.
     let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
     let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
+    // Compiled before the weights are read, so that an error in a schema or grammar is reported at
+    // once.
     let processors = processors(constraint.as_ref(), &prompt.tokens)?;
     let mut engine = model::load(&checkpoint, &args.model.engine, quiet)?;
     if let Some(note) = sampling.note().filter(|_| !quiet) {

@@ -31,6 +31,7 @@ impl Sampling {
             ..SamplingParams::default()
         };
         model.apply(&mut params);
+        // Last: flags override the model's recommendations.
         args.numbers.apply(&mut params);
         Ok(Sampling { params, from_model })
     }

@@ -17,6 +17,7 @@ pub(super) fn completions(shell: clap_complete::Shell) -> Result<()> {
 
 pub(super) fn man(folder: &Path, replace: bool) -> Result<()> {
     let made = OutputFolder::create(folder)?;
+    // `latent help` has a subcommand for each command, whose pages would repeat the others.
     let mut command = command().disable_help_subcommand(true);
     command.build();
     let files: Vec<_> = pages(&command)?.into_iter().map(|(name, page)| (folder.join(name), page)).collect();

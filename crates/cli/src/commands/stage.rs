@@ -21,6 +21,7 @@ impl PrintedStage {
         [("circuit", PrintedStage::Circuit), ("ir", PrintedStage::Ir), ("plan", PrintedStage::Plan)];
 
     pub(super) fn name(self) -> &'static str {
+        // `ALL` has the order of the variants.
         Self::ALL[self as usize].0
     }
 }

@@ -2,7 +2,8 @@
 
 use super::glyph::{GlyphRow, Style, glyphs};
 
-/// Maximum depth of nested emphasis and links. It bounds the recursion.
+/// Maximum depth of nested emphasis and links.
+// It bounds the recursion.
 const MAX_DEPTH: usize = 8;
 
 /// Characters that a backslash escapes.

@@ -23,8 +23,8 @@ use glyph::{GlyphRow, Style, common_prefix, glyphs};
 use latent_types::printable_stream;
 use table::Align;
 
-/// Maximum bytes of a line that is laid out again as it grows. Each piece lays out the whole line,
-/// which is quadratic.
+/// Maximum bytes of a line that is laid out again as it grows.
+// Each piece lays out the whole line, which is quadratic.
 const MAX_LINE_BYTES: usize = 4096;
 
 /// Maximum lines of a table whose column widths follow its content. Later lines keep the widths.
@@ -139,6 +139,7 @@ impl Markdown {
             self.put_row(&block::border("", self.columns()));
         }
         let out = std::mem::take(&mut self.out);
+        // The next answer must not continue a block of this one, such as an open table.
         *self = Markdown { size: self.size, ..Markdown::new(self.colours) };
         out
     }
@@ -352,6 +353,7 @@ impl Markdown {
     fn text(&mut self, line: String) {
         if line.trim().is_empty() {
             if !self.shown.is_empty() {
+                // `preview` has shown a line of spaces, which now becomes an empty row.
                 self.show(vec![GlyphRow::new()]);
             }
             self.commit();
@@ -361,6 +363,7 @@ impl Markdown {
         } else {
             self.show(block::layout(&line, self.columns(), self.colours));
             if line.contains('|') && table::cells(&line).len() > 1 && !self.frozen {
+                // Shown as text until the next line tells whether a table begins here.
                 self.block = MarkdownBlock::Heading(line);
             } else {
                 self.commit();

@@ -47,6 +47,7 @@ pub(super) fn may_rule(line: &str) -> bool {
 /// The alignment of the columns, if this line is the rule below a heading with as many columns.
 pub(super) fn rule(line: &str, heading: &str) -> Option<Vec<Align>> {
     let cells_below = cells(line);
+    // GitHub's Markdown requires as many cells as the heading has. Otherwise the lines are text.
     if !may_rule(line) || cells_below.len() != cells(heading).len() || cells_below.len() > MAX_COLUMNS {
         return None;
     }
@@ -75,6 +76,7 @@ pub(super) fn layout(
         row_cells(line, align.len(), style, colours)
     };
     let table: Vec<Vec<GlyphRow>> = lines.iter().enumerate().map(styled).collect();
+    // 3 is the width of `GAP`. The result is `None` if the gaps alone do not fit.
     let room = columns.checked_sub(3 * (align.len() - 1))?;
     let mut widths: Vec<usize> = (0..align.len())
         .map(|i| table.iter().map(|cells| width(&cells[i])).max().unwrap_or(0).clamp(1, room.max(1)))

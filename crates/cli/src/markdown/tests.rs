@@ -183,10 +183,10 @@ Latent │     3 │ a long description that
 
 After";
     assert_eq!(shown(text, 41), expected);
-    // one that cannot be narrowed so far stays as it was written
+    // A table that cannot be narrowed enough stays as it was written.
     let narrow = shown("| a | b | c | d | e |\n|---|---|---|---|---|\n| 1 | 2 | 3 | 4 | 5 |\n", 12);
     assert!(narrow.contains("| a | b |"), "{narrow}");
-    // a heading without what belongs below it
+    // A heading without a complete rule below it is text.
     assert_eq!(shown("a | b\n--", 40), "a | b\n--");
     assert_eq!(shown("a | b\n--x\nc", 40), "a | b\n--x\nc");
     assert_eq!(shown("a | b\n-|-", 40), "a │ b\n──┼──");

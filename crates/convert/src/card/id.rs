@@ -148,6 +148,7 @@ fn annotated(word: &str, first: bool, parameters: u64) -> (String, IdWordRoles) 
     } else if is_type(&lower) {
         roles.ty = true;
         return (word.to_uppercase(), roles);
+    // As in gguf, the first word is neither a size nor a finetune: it names the model.
     } else if !first && is_size(&lower) {
         let mut size = word.replace('_', ".");
         // BLOOM's notation: 7b1 is 7.1B.

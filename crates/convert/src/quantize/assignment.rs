@@ -204,6 +204,7 @@ impl<'a> Assignment<'a> {
             let mut writer = first.take().unwrap_or_default();
             if count > 1 {
                 // The integer types are those of llama-gguf-split.
+                // The cast is exact: `cut` allows at most 4096 files.
                 writer.key("split.no", WriterValue::U16(number as u16));
                 writer.key("split.count", WriterValue::U16(count as u16));
                 writer.key("split.tensors.count", WriterValue::I32(bytes.len() as i32));

@@ -133,6 +133,7 @@ fn entry(file: &Checkpoint, weight: &str, source: String) -> Result<HessianEntry
     let counts = counts.ok_or_else(|| format!("{source}.counts is missing"))?;
     let sums = find(format!("{weight}.in_sum2"))?;
     let columns = sums.shape.last().copied().unwrap_or(0);
+    // The counts have one element per expert or head.
     let matrices = counts.info.shape.iter().product::<usize>();
     if hessian.ty != TensorType::F32 || counts.info.ty != TensorType::F32 || sums.ty != TensorType::F32 {
         return Err(format!("the tensors of {weight} are not F32"));
@@ -160,6 +161,7 @@ pub struct HessianGroup {
 impl HessianGroup {
     /// Groups weights whose sums of squares are bit-equal.
     pub fn of(collected: &[CollectedSums]) -> Vec<HessianGroup> {
+        // A weight without input rows has no matrices to divide the columns by.
         let mut sorted: Vec<&CollectedSums> = collected.iter().filter(|one| !one.counts.is_empty()).collect();
         // Sorted, so that groups and their first weights do not depend on the order of collection.
         sorted.sort_by(|a, b| a.tensor.cmp(&b.tensor));

@@ -140,8 +140,10 @@ impl AdapterNames {
         }
         let plain = pair.plain_target();
         match (self.whole.get(plain), self.experts.get(plain)) {
+            // No name is in both maps: the second has only names with an expert's number.
             (Some(name), _) => (name.clone(), None),
             (_, Some((name, expert))) => (name.clone(), Some(*expert)),
+            // `places` refuses a name that the model lacks.
             _ => (pair.target.clone(), None),
         }
     }
@@ -176,6 +178,7 @@ fn fits(tensor: &SourceTensor, rows: AdaptedRows, pair: &LowRankPair) -> Result<
     let (columns, outputs, matrices) = columns_rows_matrices(&tensor.shape);
     let rank = pair.rank();
     let (count, outputs, inputs) = match rows {
+        // A and B of stacked experts have three dimensions too, with the expert outermost.
         AdaptedRows::All if matrices > 1 => (Some(matrices), outputs, columns),
         AdaptedRows::All => (None, outputs, columns),
         AdaptedRows::Expert(expert) if expert >= matrices => {
@@ -203,8 +206,10 @@ impl MergedTerm {
         let (matrix, row, columns, rank) = (row / rows, row % rows, sums.len(), self.rank);
         let (first_a, row_b) = match self.rows {
             AdaptedRows::All => (matrix * rank * columns, matrix * rows + row),
+            // The rows of the tensor's other experts stay as they are.
             AdaptedRows::Expert(expert) if expert != matrix => return,
             AdaptedRows::Expert(_) => (0, row),
+            // Each head of `kv_b` has its `nope` key rows before its `v` value rows.
             AdaptedRows::Values { nope, v } => (0, matrix * (nope + v) + nope + row),
             AdaptedRows::Keys { nope, v } => {
                 // The tensor is transposed: column n of row `row` is element (n, `row`) of the head

@@ -159,6 +159,7 @@ impl<'a> Assignment<'a> {
             }
         };
         thread::scope(|scope| {
+            // From 1, because this thread works too.
             (1..threads.min(tensors.len()).min(latent_threads::MAX_THREADS))
                 .for_each(|_| drop(scope.spawn(work)));
             work();

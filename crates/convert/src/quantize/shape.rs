@@ -62,6 +62,7 @@ pub(crate) enum TensorRole {
     Other,
 }
 
+// Parts of names: experts (`ffn_up_exps`) have the roles of dense blocks (`ffn_up`).
 const ROLES: [(&str, TensorRole); 9] = [
     ("attn_qkv.weight", TensorRole::Value),
     ("attn_kv_b.weight", TensorRole::Value),

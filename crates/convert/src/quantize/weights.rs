@@ -104,6 +104,7 @@ impl Weights for Checkpoint {
         Checkpoint::identity(self)
     }
 
+    // Rows of a GGUF tensor are whole blocks, so each can be decoded alone.
     fn rows_together(&self, _: usize) -> usize {
         1
     }

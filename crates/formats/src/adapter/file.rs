@@ -27,6 +27,7 @@ pub struct LowRankPair {
 impl LowRankPair {
     /// The name of the tensor without the prefix of multimodal models.
     pub fn plain_target(&self) -> &str {
+        // Reversed, because the first prefix is empty and fits every name.
         let plain = HF_PREFIXES.iter().rev().find_map(|prefix| self.target.strip_prefix(prefix));
         plain.unwrap_or(&self.target)
     }

@@ -54,6 +54,7 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
             let advice = "its name ends neither in .lora_a nor in .lora_b; convert the adapter without changed norms and embeddings";
             return Err(refuse(AdapterError::Tensor { tensor: info.name, advice }));
         };
+        // `Header::parse` has refused duplicate names, so no matrix is overwritten.
         let pair = found.entry(target).or_default();
         *(if is_a { &mut pair.0 } else { &mut pair.1 }) = Some(info);
     }
@@ -70,6 +71,7 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
         architecture,
         alpha,
         pairs,
+        // A GGUF adapter has its settings in the same file.
         hash: hash_of(b"", bytes.get()),
         header: (name_of(path), header.data_start as usize),
         bytes: bytes.into(),

@@ -118,10 +118,12 @@ impl<'a> FourBitDecoder<'a> {
 
     /// The zero point of a group. One that is stored as a byte may exceed four bits.
     fn zero(&self, form: IntEncoding, row: usize, group: usize) -> i32 {
+        // Symmetric weights have the zero point in the middle of the sixteen values.
         let Some(zeros) = self.zeros else { return 8 };
         let groups = self.inputs / form.group;
         let (index, place) = match form.packing {
             WordPacking::Rows if form.zeros == ZeroCode::Bytes => {
+                // Bytes are signed: from −8 to 7.
                 return i32::from(zeros[row * groups + group] as i8) + 8;
             }
             WordPacking::Rows => (row / 8 * groups + group, row as u32 % 8),
@@ -187,6 +189,7 @@ impl<'a> FourBitDecoder<'a> {
         let FourBitEncoding::Int(IntEncoding { packing, .. }) = self.form else {
             let bytes = &self.quants[rows.start * (self.inputs / 2)..];
             for (out, byte) in out.chunks_exact_mut(2).zip(bytes) {
+                // FP4 has the first of two values in the low nibble.
                 (out[0], out[1]) = (byte & 15, byte >> 4);
             }
             return;

@@ -302,6 +302,7 @@ impl<'a> Finder<'a> {
     /// Number of groups of scales `[groups, outputs]`.
     fn scale_groups(&self, scales: usize, outputs: usize, quants: usize) -> Result<usize, FourBitError> {
         self.is(scales, &FLOATS, "F16, BF16 or F32")?;
+        // The default is never used: a scalar fails the check of the shape that follows.
         let groups = self.head(scales).shape.first().copied().unwrap_or(0);
         self.has_shape(scales, &[groups, outputs], quants)?;
         Ok(groups)
@@ -319,6 +320,7 @@ impl<'a> Finder<'a> {
     ) -> Result<FourBitEntry, FourBitError> {
         let scales = self.needed(quants, stem, "weight_scale")?;
         // Floats are packed two per U8, integers eight per I32.
+        // The header parser reads U8 as I8, so this is the U8 of the format.
         if self.head(quants).ty == TensorType::I8 {
             return self.compressed_float(quants, stem, scales, kinds);
         }
@@ -326,6 +328,7 @@ impl<'a> Finder<'a> {
         let (name, [outputs, words]) = self.packed(quants, stem)?;
         let inputs = words.saturating_mul(8);
         self.is(scales, &FLOATS, "F16, BF16 or F32")?;
+        // Scales without a second dimension fail the check of the shape, whatever the default is.
         let groups = self.head(scales).shape.get(1).copied().unwrap_or(1);
         self.has_shape(scales, &[outputs, groups], quants)?;
         // config.json may announce several kinds, so the group size follows from the shapes.

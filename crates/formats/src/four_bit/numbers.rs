@@ -23,6 +23,7 @@ pub(super) fn in_order(bytes: &[u8], group: usize) -> bool {
 
 /// Column and group of the first input that does not belong to the group of its position.
 pub(super) fn first_moved(bytes: &[u8], group: usize) -> Option<(usize, i32)> {
+    // A negative index fails the conversion, so it counts as moved.
     groups(bytes).enumerate().find(|(column, found)| usize::try_from(*found) != Ok(column / group))
 }
 
@@ -74,6 +75,7 @@ impl<'a> FloatScales<'a> {
         if self.ty == TensorType::F16 && shift == 0 {
             return self.half(index);
         }
+        // A product with a power of two is exact in f64, so f16 rounds once.
         f16::from_f64(self.get(index) * power(shift)).to_bits()
     }
 
@@ -123,6 +125,7 @@ pub(super) fn power(n: i32) -> f64 {
 
 /// The exponent of a positive normal number.
 fn exponent(number: f64) -> i32 {
+    // Even the smallest nonzero f32 is a normal number in f64. `number` is positive: no sign bit.
     (number.to_bits() >> 52) as i32 - 1023
 }
 

@@ -10,6 +10,7 @@ use std::fmt;
 #[derive(serde::Deserialize)]
 pub(super) struct UncheckedTensor<'a> {
     #[serde(borrow)]
+    // Not `&str`: a string with escapes cannot be borrowed from the header.
     pub(super) dtype: Cow<'a, str>,
     pub(super) shape: HeaderShape,
     pub(super) data_offsets: (u64, u64),
@@ -107,6 +108,7 @@ impl<'de> Deserialize<'de> for MetadataNotes {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<MetadataNotes, A::Error> {
+                // The format allows only strings as values.
                 while map.next_entry::<IgnoredAny, Cow<'de, str>>()?.is_some() {}
                 Ok(MetadataNotes)
             }

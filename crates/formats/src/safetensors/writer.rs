@@ -50,6 +50,8 @@ impl Writer {
             let Some(end) = at.checked_add(*bytes) else {
                 return refuse(format!("the size of the file overflows at tensor {name}"));
             };
+            // Offsets follow the order of declaration. The order of names in the JSON does not
+            // matter.
             let entry = serde_json::json!({"dtype": ty.name(), "shape": shape, "data_offsets": [at, end]});
             if header.insert(name.clone(), entry).is_some() || name == "__metadata__" {
                 return refuse(format!("tensor {name} occurs twice, or has a reserved name"));

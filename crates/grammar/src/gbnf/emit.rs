@@ -27,6 +27,7 @@ pub(super) fn lark(grammar: &LexemeGrammar) -> String {
             }
         }
     }
+    // `rule` may move further nodes to the list, so this runs until it is empty.
     while let Some((index, node)) = writer.extra.pop() {
         writer.rule(&format!("x{index}"), &node);
     }

@@ -18,6 +18,7 @@ pub(super) fn cut(rules: &GbnfRules, deadline: &CompileDeadline) -> Result<Lexem
     let mut grammar = LexemeGrammar::new(rules);
     let mut automata: Vec<Option<Nfa>> = Vec::new();
     loop {
+        // `split` appends lexemes, so only the new ones need an automaton.
         for lexeme in automata.len()..grammar.lexemes.len() {
             deadline.check()?;
             automata.push(Nfa::new(&grammar.lexemes[lexeme].expr));
@@ -62,6 +63,7 @@ fn conflicts(
         if follows[lexeme] == ByteSet::default() {
             continue;
         }
+        // Includes the lexeme itself: a further repetition of `a+` extends its own match.
         for other in live(grammar) {
             let (Some(own), Some(theirs)) = (&automata[lexeme], &automata[other]) else { continue };
             match own.prolonged_by(theirs, &mut budget) {

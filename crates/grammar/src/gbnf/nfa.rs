@@ -127,6 +127,7 @@ impl Nfa {
         if self.first().is_disjoint(other.first()) {
             return Some(found);
         }
+        // Each pair of states is visited once, so the walk ends although both automata have cycles.
         let mut seen = HashSet::from([(0, 0)]);
         let mut open = vec![(0_u32, 0_u32)];
         while let Some((own, theirs)) = open.pop() {

@@ -120,6 +120,7 @@ impl<'a> Parser<'a> {
                 self.error(format!("expected `::=` behind the name `{name}`, found {}", self.found()))
             );
         }
+        // As in llama.cpp, the body may begin on the next line.
         self.space(true);
         let index = self.index(name)?;
         if self.rules[index].is_some() {

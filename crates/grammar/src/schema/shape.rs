@@ -573,7 +573,7 @@ impl Builder<'_> {
         for (pattern, shape) in patterns {
             if !self.matchers.contains_key(pattern) {
                 let mut builder = RegexBuilder::new();
-                // the library says what is wrong with it
+                // llguidance reports what is wrong with it.
                 let Ok(expr) = builder.mk_regex_for_serach(&regex_to_lark(pattern, "dw")) else {
                     return Ok(None);
                 };
@@ -582,6 +582,7 @@ impl Builder<'_> {
             let Some(matcher) = self.matchers.get_mut(pattern) else { continue };
             let mut state = matcher.initial_state();
             for byte in name.bytes() {
+                // derivre builds states while it matches, and counts that work in `cost`.
                 let before = matcher.cost();
                 state = matcher.transition(state, byte);
                 self.budget.spend(1 + (matcher.cost() - before) / 4)?;
@@ -654,6 +655,8 @@ impl Builder<'_> {
                     operands.push(self.spread(number)?);
                 }
                 let pairs = cost(&operands);
+                // Many strings of a schema have the same conditions, such as the values of one
+                // `$ref`.
                 self.costs.insert(key, pairs);
                 pairs
             }
@@ -712,7 +715,7 @@ fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
         );
         invalid(problem)
     };
-    // the library says what is wrong with it
+    // llguidance reports what is wrong with it.
     let Some(number) = value.as_f64() else { return Ok((1, 0)) };
     let (mut number, mut places) = (number.abs(), 0);
     // The same loop as llguidance's `Decimal::try_from`, so that both count the same places.

@@ -58,6 +58,8 @@ pub(super) fn remove(schema: &mut Map<String, Value>) {
     }
     for keyword in superfluous {
         schema.remove(&keyword);
+        // `keep` was asked while `contains` was still present, but `minContains` has no effect
+        // without it.
         if keyword == "contains" {
             schema.remove("minContains");
         }
@@ -84,6 +86,8 @@ fn enumerate_names(schema: &mut Map<String, Value>) {
     else {
         return;
     };
+    // The check above excludes `properties`, so `additionalProperties` applies to each of these
+    // names.
     let value = schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
     let properties: Map<String, Value> = list.into_iter().map(|name| (name, value.clone())).collect();
     schema.remove("propertyNames");

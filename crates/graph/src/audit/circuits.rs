@@ -108,6 +108,7 @@ fn slot_names<'c>(
     }
     for (kind, name) in [("GGUF", &spec.gguf), ("safetensors", &spec.hf)] {
         let Some(name) = name else { continue };
+        // Without `{layer}`, every layer would read the same tensor.
         if name.contains("{layer}") != of_layer {
             let problem = format!("its name {name:?} {} {{layer}}", if of_layer { "lacks" } else { "holds" });
             found.add(Code::A07, None, Some(slot.to_owned()), problem);

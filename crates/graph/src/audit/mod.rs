@@ -61,6 +61,7 @@ pub fn plan(plan: &Plan, circuit: &Circuit, config: &ModelConfig, bound: BindCon
     let stage = stage(plan);
     let mut found = Findings::new(&stage);
     if let Some(trace) = graph(&plan.ir, circuit, &plan.span, config, &mut found) {
+        // These three compare phases, so they need valid ones.
         if phases::check(&trace, &plan.phases, (plan.bucket, bound.target), &mut found) {
             mla::check(&trace, &plan.span, config, Some(&plan.phases), &mut found);
             cache::check(&trace, circuit, &plan.span, config, &mut found);

@@ -206,6 +206,8 @@ fn views(trace: &ResolvedIr<'_>, found: &mut Findings<'_>) {
     for v in &trace.ir.values {
         let ValueStorage::View { of, offset } = v.storage else { continue };
         let parent = value(trace, of);
+        // A view with other heads divides the whole row anew, so an offset within a head has no
+        // meaning.
         let inside = if v.heads == parent.heads {
             offset.checked_add(v.width).is_some_and(|end| end <= parent.width)
         } else {
@@ -248,6 +250,7 @@ fn routing(trace: &ResolvedIr<'_>, n: usize, node: &Node, found: &mut Findings<'
         node.inputs.get(at).copied()
     };
     for (port, id) in node.op.inputs().iter().zip(&node.inputs) {
+        // With one expert per row, `Times(1)` marks the ports whose rows are sorted by expert.
         if port.rows(1) != Some(RowCount::Times(1)) {
             continue;
         }
@@ -268,8 +271,10 @@ fn kv_layers(trace: &ResolvedIr<'_>, config: &ModelConfig, found: &mut Findings<
             KvLayerKind::Expanded => config.attention.expanded_width(),
             KvLayerKind::Index => config.attention.indexer.map_or(0, |indexer| indexer.width),
             KvLayerKind::ConvInputs | KvLayerKind::DeltaState => match (&config.kda, kv_layer.kind) {
+                // Queries, keys and values have a convolution each.
                 (Some(kda), KvLayerKind::ConvInputs) => 3 * kda.past() * kda.channels(),
                 (Some(kda), _) => kda.channels() * kda.width,
+                // The config has no recurrent layers, so every width is wrong.
                 (None, _) => 0,
             },
         };

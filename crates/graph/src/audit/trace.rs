@@ -60,6 +60,8 @@ impl<'a> ResolvedIr<'a> {
 
     /// A node that produces `id` for rows of `path`.
     pub(super) fn maker(&self, id: ValueId, path: AttentionPath) -> Option<usize> {
+        // A value may have one maker per attention path. The path of the reader selects between
+        // them.
         self.makers[id.0].iter().copied().find(|n| self.ir.nodes[*n].path.meets(path))
     }
 

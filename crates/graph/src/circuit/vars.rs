@@ -255,6 +255,7 @@ fn dimensions(config: &ModelConfig) -> BTreeMap<&'static str, usize> {
         ("v", a.v),
         ("intermediate", config.intermediate_size),
     ]);
+    // A dimension that the model lacks is not defined, so that its use is an error instead of a 0.
     if let Some(width) = a.gate_width() {
         dimensions.insert("output_gate", width);
     }

@@ -304,6 +304,7 @@ impl HfConfig<'_> {
             a.heads * (a.nope + a.rope + a.v),
             fused,
         ));
+        // With `query_gate`, the gates are outputs of `q_b_proj`, which is checked in full.
         let gate = a.gate_width().filter(|_| !self.family.query_gate).map(|gates| {
             let meaning = match a.output_gate {
                 Some(OutputGate::PerElement) => "num_attention_heads · v_head_dim, a gate for each element",

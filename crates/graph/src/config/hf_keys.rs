@@ -59,6 +59,7 @@ impl ModelConfig {
         }
         add("num_hidden_layers", json!(self.layers));
         add("num_nextn_predict_layers", json!(self.mtp_layers));
+        // Expanded keys and values have as many heads as queries.
         add("num_key_value_heads", json!(a.heads));
         add("q_lora_rank", json!(a.q_lora_rank));
         add("qk_nope_head_dim", json!(a.nope));

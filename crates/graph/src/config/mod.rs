@@ -144,6 +144,7 @@ impl ModelConfig {
         let file = OutlineFile(outline);
         match outline.source() {
             CheckpointSource::Gguf(_) => gguf::read(&file, &file),
+            // Without any header, only the keys tell which tensors the model has.
             CheckpointSource::HuggingFace(_) if outline.data() == OutlineData::Config => {
                 hf::read(&file, &ImpliedShapes { keys: &file, naming: TensorNaming::HuggingFace })
             }

@@ -224,6 +224,7 @@ pub struct Temperature {
 impl Temperature {
     /// The factor on a query at `position`.
     pub fn factor(&self, position: usize) -> f64 {
+        // Integer division is the floor of the formula.
         1.0 + self.scale * ((position / self.length) as f64 + 1.0).ln()
     }
 }

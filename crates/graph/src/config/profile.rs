@@ -95,6 +95,7 @@ fn words(family: &families::ModelFamily) -> Vec<(&'static str, &'static [&'stati
         };
         let methods: &[&str] = match router.method {
             None | Some("noaux_tc") => &["noaux_tc"],
+            // DeepSeek's configuration class spells its default "gready".
             Some(_) => &["greedy", "gready", "group_limited_greedy"],
         };
         words.extend([("scoring_func", scores), ("topk_method", methods)]);

@@ -224,6 +224,7 @@ impl<'a> Reader<'a> {
         range: &RangeInclusive<f64>,
     ) -> Result<f64, ConfigError> {
         let value = match field {
+            // JSON files write whole numbers without a point: `"rope_theta": 10000`.
             MetadataValue::Integer(value) => *value as f64,
             MetadataValue::Real(value) => *value,
             // NaN is in no range, so other types fail the check below.

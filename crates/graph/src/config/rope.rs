@@ -119,6 +119,7 @@ impl RopeSpec {
 
 /// The pairs between which YaRN's ramp runs. Pairs up to the first keep their frequency; pairs from
 /// the second on are divided by the factor.
+///
 /// NTK-by-parts (YaRN, arXiv 2309.00071, §3.2): pair `i` turns β times over the original context at
 /// `i = d · ln(original / (2πβ)) / (2 ln θ)`. As in DeepSeek's code, the result is rounded outwards
 /// and clamped to [0, d − 1].

@@ -203,6 +203,7 @@ impl Builder<'_> {
             storage,
         };
         let id = self.ir.add_value(value);
+        // A later value hides an earlier one of the same name.
         self.names.insert(name.to_owned(), id);
         id
     }

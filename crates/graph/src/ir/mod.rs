@@ -253,8 +253,7 @@ impl Ir {
     pub fn root(&self, id: ValueId) -> ValueId {
         match self.value(id).storage {
             // Chains of views are short in a valid IR. The audit, which must survive cyclic views,
-            // resolves
-            // them by itself.
+            // resolves them by itself.
             ValueStorage::View { of, .. } => self.root(of),
             _ => id,
         }

@@ -42,6 +42,7 @@ pub(super) const EXPERT_MLP: Operation = Operation {
     outputs: Outputs::Ports(&[Port::f32("y", "rows × hidden")]),
     slots: &[W_GATE, W_UP, W_GATE_UP, W_DOWN, W_LORA_A, W_LORA_B],
     weights_fit: |weights| {
+        // Two if gate and up are one tensor.
         if matches!(weights.count, 2 | 3) { Ok(()) } else { Err("gate, up and down") }
     },
     shape_rule: ShapeRule::Experts,
@@ -127,6 +128,7 @@ pub(super) const EXPERT_DOWN: Operation = Operation {
 fn adapters_fit(node: &mut NodeShapes<'_>) {
     let matrices = node.weights.iter().filter(|weight| adapted_slot(weight.slot).is_some());
     let matrices: Vec<WeightShape<'_>> = matrices.copied().collect();
+    // A and B of an adapter are adjacent.
     for pair in matrices.chunks(2) {
         let of = adapted_slot(pair[0].slot);
         let weight = node.weights.iter().find(|weight| Some(weight.slot) == of).map(|weight| weight.shape);
@@ -150,6 +152,7 @@ fn adapters_fit(node: &mut NodeShapes<'_>) {
 /// routing. `topk_ids` is the second input.
 fn experts_cost(at: &CostInput<'_>) -> NodeCost {
     let mut cost = NodeCost::default();
+    // A row of `topk_ids` has an element per expert that the row is routed to.
     let per_row = if at.widths.len() > 1 { at.width(1) } else { 1.0 };
     for weight in &at.weights {
         let experts = weight.matrices.max(1.0);

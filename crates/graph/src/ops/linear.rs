@@ -43,6 +43,7 @@ pub(super) const LINEAR: Operation = Operation {
             }
         }
         if matches!(node.epilogue, Epilogue::AddTo(_)) {
+            // Input 1 is the residual.
             node.same_width(1);
         }
     },

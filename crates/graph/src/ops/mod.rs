@@ -69,6 +69,8 @@ macro_rules! operations {
             pub fn factor(&self) -> Option<f64> {
                 match self {
                     $(Op::$name $({ $factor })? => {
+                        // A list, because the optional fragment expands to one element or to
+                        // nothing.
                         let factor: &[f64] = &[$(*$factor)?];
                         factor.first().copied()
                     })*

@@ -310,6 +310,7 @@ impl Port {
         match self.shape.split(" × ").next() {
             Some("rows") => Some(RowCount::Rows),
             Some("split rows") => None,
+            // The only other first dimension of a port is `rows·num_experts_per_tok`.
             _ => Some(RowCount::Times(experts)),
         }
     }

@@ -16,8 +16,7 @@ pub struct Port {
     /// A note for the reference.
     pub note: &'static str,
     /// Whether nodes omit this input if the config gives it no elements. They then omit all
-    /// optional
-    /// ports of the operation.
+    /// optional ports of the operation.
     pub optional: bool,
 }
 

@@ -147,6 +147,7 @@ fn entry(text: &mut String, spec: &Operation) {
 fn wrap(text: &mut String, paragraph: &str, indent: &str) {
     let mut width = 0;
     for word in paragraph.split(' ') {
+        // Characters and not bytes, because the texts contain `·`, `×` and `²`.
         let length = word.chars().count();
         if width > 0 && width + 1 + length > COLUMNS {
             text.push('\n');

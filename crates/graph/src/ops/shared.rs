@@ -98,6 +98,7 @@ pub(super) fn some_projection(weights: &NodeWeights) -> Result<(), &'static str>
 /// every head.
 pub(super) fn lora_attention_cost(at: &CostInput<'_>, width: f64) -> NodeCost {
     let a = at.weights.iter().find(|weight| weight.slot == "lora_a");
+    // The rows of A are its rank.
     let (rank, elements) = a.map_or((0.0, 0.0), |a| (a.bytes / a.row_bytes.max(1.0), a.elements));
     let flops = 2.0 * at.rows * at.heads * (rank * width + elements);
     NodeCost { weight_bytes: at.weight_bytes(1.0), flops, ..NodeCost::default() }

@@ -128,6 +128,7 @@ const PIPELINE: &[Pass] = &[
 
 /// Passes that plans can omit. They change speed, and results by rounding at most. Without
 /// `schedule`, each operation has its own phase.
+// Not `group_experts`: tables of kernels have none for `expert_mlp`.
 pub const OPTIONAL: [&str; 7] = [
     "split_kv_b",
     "fuse_projections",
@@ -173,6 +174,7 @@ pub fn after(name: &str, mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphE
 
 /// The IR for which kernels are selected: after every pass but the last.
 pub(crate) fn lowered(mut ir: Ir, input: &PassInput<'_>) -> Result<Ir, GraphError> {
+    // A test checks that the last pass is `select_kernels`.
     for pass in &PIPELINE[..PIPELINE.len() - 1] {
         ir = pass.run(ir, input)?;
     }

@@ -176,6 +176,7 @@ fn matrix_type(
         CheckpointSource::HuggingFace(source) => latent_formats::announced_type(source),
         CheckpointSource::Gguf(_) => Ok(None),
     };
+    // Transformers renamed `torch_dtype` to `dtype`; files have either.
     let dtype = text("dtype").or_else(|| text("torch_dtype"));
     let plain = match dtype.as_deref() {
         Some("float32") => TensorType::F32,
@@ -272,6 +273,7 @@ fn unread(
 /// A tensor's name with `{layer}` instead of the layer's number.
 fn pattern(name: &str, layer: Option<usize>) -> String {
     match layer {
+        // Once, because an expert may have the layer's number.
         Some(layer) => name.replacen(&format!(".{layer}."), ".{layer}.", 1),
         None => name.to_owned(),
     }

@@ -18,6 +18,7 @@ impl<'a> Evaluator<'a> {
         }
         for (name, argument) in &arguments.named {
             let value = self.expression(argument)?;
+            // Always true: the parser stores the names of arguments as string constants.
             if let Value::Str(name) = &self.constants[*name as usize] {
                 args.push_named(name.clone(), value)?;
             }
@@ -76,6 +77,8 @@ impl<'a> Evaluator<'a> {
         // A macro can outlive its scope in a namespace. Scopes are reused by index, so the id tells
         // whether the index still means the scope of the definition.
         let alive = self.scopes.get(scope).is_some_and(|scope| scope.id == macro_.scope_id);
+        // The parent is the scope of the definition and not that of the call: as in Jinja2, a macro
+        // does not see the variables of its caller.
         self.push_scope(if alive { scope } else { 0 })?;
         self.bind_special(definition, &mut args)?;
         self.bind_parameters(definition, args)?;
@@ -98,6 +101,7 @@ impl<'a> Evaluator<'a> {
 
     #[inline(never)]
     fn bind_parameters(&mut self, definition: &'a MacroDefinition, mut args: Args) -> Result<()> {
+        // Taken out of `args`, because the loop also takes named arguments from it.
         let mut given = std::mem::take(&mut args.positional).into_iter();
         for (name, default) in &definition.parameters {
             let text = self.runtime.name(*name);

@@ -193,6 +193,8 @@ impl<'a> Evaluator<'a> {
                     let mut args = self.arguments(arguments)?;
                     if last && let Some(caller) = caller.take() {
                         let name = TemplateString::trusted(&self.runtime.meter, "caller")?;
+                        // `{% call f(x).y() %}` passes the block to the last call of the chain
+                        // only.
                         args.push_named(name, caller)?;
                     }
                     self.call(value, args)?

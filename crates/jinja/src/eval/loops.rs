@@ -41,6 +41,7 @@ impl<'a> Evaluator<'a> {
             if statement.uses_loop { Some(self.loop_state(index, &items, scope, depth)?) } else { None };
         let loop_symbol = self.runtime.symbol("loop");
         let mut ran = false;
+        // The length is taken once. `items` of a generator shrinks with each element that is taken.
         for turn in 0..items.items().len() {
             let next = match generator {
                 Some(seq) => seq.take_next(),

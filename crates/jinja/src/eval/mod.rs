@@ -74,7 +74,8 @@ enum BodyFlow {
     Continue,
 }
 
-/// Bytes charged per variable of a scope. `Vec` doubles its capacity, hence the factor.
+/// Bytes charged per variable of a scope.
+// `Vec` doubles its capacity, hence the factor.
 const VARIABLE: usize = 2 * size_of::<(Symbol, Value)>();
 
 impl<'a> Evaluator<'a> {
@@ -98,6 +99,7 @@ impl<'a> Evaluator<'a> {
         let constants = constants.collect::<Result<Vec<_>>>()?;
         let mut evaluator = Evaluator {
             constants,
+            // Indexed by symbol, so that a lookup needs no search.
             globals: vec![None; program.symbols.names().len()],
             scopes: vec![VariableScope { id: 0, parent: 0, variables: Vec::new() }],
             scope_ids: 0,
@@ -157,6 +159,7 @@ impl<'a> Evaluator<'a> {
     }
 
     fn push_scope(&mut self, parent: usize) -> Result<()> {
+        // Twice, because `Vec` doubles its capacity.
         self.runtime.meter.reserve(size_of::<VariableScope>() * 2)?;
         self.scope_ids += 1;
         self.scopes.push(VariableScope { id: self.scope_ids, parent, variables: Vec::new() });

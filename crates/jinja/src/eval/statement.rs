@@ -58,6 +58,8 @@ impl<'a> Evaluator<'a> {
         Ok(BodyFlow::Normal)
     }
 
+    // As in `expression`: every nested body recurses through `statement`, so its frame must stay
+    // small.
     #[inline(never)]
     fn print_statement(&mut self, value: &'a Expression) -> Result<()> {
         let value = self.expression(value)?;

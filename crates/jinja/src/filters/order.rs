@@ -118,6 +118,7 @@ pub(super) fn dictsort(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     // The index in a pair.
     keys.paths.push(AttributePath::Key(Value::Int(place)));
     let Value::Seq(pairs) = crate::methods::pairs(runtime, dict, SeqKind::List)? else {
+        // Not reached: `pairs` returns a sequence.
         return Ok(Value::None);
     };
     let found = keys.all(runtime, pairs.items())?;

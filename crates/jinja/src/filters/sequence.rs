@@ -35,6 +35,7 @@ pub(super) fn batch(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
         }
         // Only the last chunk can be short.
         if let Some(fill) = fill.as_ref().filter(|fill| !matches!(fill, Value::None)) {
+            // `count` may be any number. `push` charges every element, so the loop ends at a limit.
             for _ in chunk.len()..count {
                 batch.push(fill.clone())?;
             }

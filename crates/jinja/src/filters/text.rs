@@ -213,6 +213,7 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
         None => TemplateString::trusted(&runtime.meter, "...")?,
     };
     let most = length(runtime, most.as_ref(), 255)?;
+    // 5 is Jinja2's policy `truncate.leeway`.
     let leeway = length(runtime, leeway.as_ref().filter(|v| !matches!(v, Value::None)), 5)?;
     let tail = end.char_count(&runtime.meter)?;
     if most < tail {
@@ -234,6 +235,7 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     if !flag(killwords.as_ref())
         && let Some(space) = head.as_str().rfind(' ')
     {
+        // As Jinja2's `rsplit(' ', 1)`: a text without a space stays cut within its word.
         head = head.slice(0..space);
     }
     let mut out = Builder::with_capacity(&runtime.meter, head.len() + end.len())?;

@@ -93,6 +93,7 @@ pub(super) fn string(rest: &str) -> Result<(TokenKind, usize)> {
             'x' => hex(&rest[at + 1..], 2, &mut text)?,
             'u' => hex(&rest[at + 1..], 4, &mut text)?,
             'U' => hex(&rest[at + 1..], 8, &mut text)?,
+            // The loop has consumed the first digit already.
             '0'..='7' => octal(&rest[at..], &mut text) - 1,
             other => {
                 // Python keeps the backslash of an unknown escape: '\d' is two characters.

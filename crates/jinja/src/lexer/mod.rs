@@ -146,6 +146,7 @@ impl Lexer<'_> {
                 length = line_start;
             }
         }
+        // u32 suffices: `parse` has limited the source, to 128 KiB by default.
         self.push(TokenKind::Data(start as u32, (start + length) as u32), start);
     }
 
@@ -157,6 +158,7 @@ impl Lexer<'_> {
             return Err(Error::syntax(line, "a comment is not closed: expected \"#}\""));
         };
         let body = &self.rest()[..length];
+        // `-#}` strips whitespace as `-%}` does. In `{#-#}` the only sign belongs to the opening.
         let sign = body.as_bytes().last().copied();
         self.at += length + 2;
         self.after_tag(sign.filter(|b| matches!(b, b'-' | b'+')), true);

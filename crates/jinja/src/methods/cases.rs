@@ -5,8 +5,8 @@ use crate::meter::Meter;
 use crate::text::{Builder, TemplateString};
 use std::rc::Rc;
 
-/// Bytes converted per call. `str::to_uppercase` allocates its result without the meter, so the
-/// pieces are small.
+/// Bytes converted per call.
+// `str::to_uppercase` allocates its result without the meter, so the pieces are small.
 const PIECE: usize = 4096;
 
 /// Splits a string into pieces of at most [`PIECE`] bytes.

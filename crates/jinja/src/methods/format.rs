@@ -55,6 +55,7 @@ pub(super) fn format(
     while let Some(found) = text[at..].find(['{', '}']) {
         out.text(&format.slice(at..at + found))?;
         at += found;
+        // A brace is one byte, so this is a whole character.
         let brace = &text[at..=at];
         if text[at + 1..].starts_with(brace) {
             out.text(&format.slice(at..at + 1))?;

@@ -60,6 +60,7 @@ pub(crate) fn replaced(
     let most = if count < 0 { usize::MAX } else { usize::try_from(count).unwrap_or(usize::MAX) };
     let mut out = Builder::new(meter)?;
     let mut at = 0;
+    // An empty `old` matches before each character and at the end, as in Python.
     for (start, found) in text.as_str().match_indices(old.as_str()).take(most) {
         out.text(&text.slice(at..start))?;
         out.text(new)?;

@@ -129,6 +129,7 @@ fn affix(runtime: &Runtime<'_>, text: &TemplateString, name: &str, args: Args) -
     let [affix, start, end] = args.bind(name, ["affix", "start", "end"])?;
     let text = &window(runtime, text, name, start, end)?.1;
     let matches = |affix: &TemplateString| -> Result<bool> {
+        // Only this many bytes of the text are compared.
         runtime.meter.touch(affix.len())?;
         let (text, affix) = (text.as_str(), affix.as_str());
         Ok(if name == "startswith" { text.starts_with(affix) } else { text.ends_with(affix) })
@@ -193,6 +194,7 @@ fn join(runtime: &Runtime<'_>, separator: &TemplateString, args: Args) -> Result
     let mut out = Builder::new(&runtime.meter)?;
     for (at, item) in items.iterate(&runtime.meter)?.items().iter().enumerate() {
         let Value::Str(text) = item else {
+            // First, so that the error names an undefined variable.
             runtime.defined(item)?;
             let kind = item.type_name();
             return Err(Error::value(format!(

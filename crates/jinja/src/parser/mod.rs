@@ -15,6 +15,7 @@ pub(crate) fn parse(source: &str, limits: &TemplateLimits) -> Result<Program> {
         let (bytes, limit) = (source.len(), limits.source);
         return Err(Error::limit(format!("its source has {bytes} bytes, more than the limit of {limit}")));
     }
+    // Before the lexer, because the byte ranges of tokens refer to the normalized source.
     let source = normalize(source);
     let tokens = tokens(&source)?;
     let mut parser = Parser {

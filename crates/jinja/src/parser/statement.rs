@@ -44,6 +44,7 @@ impl Parser<'_> {
                 }
                 _ if ends.is_empty() => return Ok(nodes),
                 _ => {
+                    // The last name is that of the closing tag; `elif` and `else` come before it.
                     let end = ends.last().copied().unwrap_or_default();
                     return Err(Error::syntax(start, format!("a statement is not closed: expected {end}")));
                 }
@@ -73,6 +74,7 @@ impl Parser<'_> {
 
     fn statement(&mut self) -> Result<Statement> {
         let Some(name) = self.name_at(0) else { return Err(self.expected("the name of a statement")) };
+        // `body` has returned for the end that it waits for, so any other one is misplaced.
         if let Some(end) = name.strip_prefix("end") {
             return Err(self.error(&format!("{{% end{end} %}} closes nothing that is open")));
         }

@@ -56,6 +56,7 @@ impl JsonStyle {
                 out.push("{", content)?;
                 let order = self.order(dict.entries(), out.meter())?;
                 for at in 0..dict.entries().len() {
+                    // Without sorting `order` is empty, and every key keeps its place.
                     let (key, value) = &dict.entries()[order.get(at).copied().unwrap_or(at)];
                     self.separate(at, depth + 1, out)?;
                     self.key(key, content, out)?;

@@ -111,6 +111,8 @@ pub(crate) fn parse_integer(text: &str, base: u32) -> Option<Result<i128, ()>> {
     if !well_formed {
         return None;
     }
+    // Parsed without the sign, so -2^127 is refused as too large. Its absolute value exceeds
+    // i128::MAX.
     let number = i128::from_str_radix(&digits.replace('_', ""), base).map_err(|_| ());
     Some(number.map(|n| if negative { -n } else { n }))
 }

@@ -71,6 +71,8 @@ impl Runtime<'_> {
             Some((_, old)) => *old = value,
             None => {
                 let name = TemplateString::trusted(&self.meter, name)?;
+                // Twice, because `Vec` doubles its capacity. Not released: namespaces live as long
+                // as the rendering.
                 self.meter.reserve(2 * size_of::<(TemplateString, Value)>())?;
                 entries.push((name, value));
             }
@@ -213,6 +215,7 @@ fn char_range(text: &TemplateString, from: usize, to: usize) -> std::ops::Range<
     if to <= from {
         return start..start;
     }
+    // `nth` above has consumed the characters up to `from`.
     let end = starts.nth(to - from - 1).unwrap_or(text.len());
     start..end
 }

@@ -70,6 +70,8 @@ impl Runtime<'_> {
 
     /// `value * times` for a string or list.
     fn repeat(&self, value: &Value, times: i128) -> Result<Value> {
+        // A larger count than usize holds is as impossible as usize::MAX: both exceed the memory
+        // limit.
         let times = usize::try_from(times.max(0)).unwrap_or(usize::MAX);
         match value {
             Value::Str(text) => {
@@ -153,6 +155,7 @@ fn integer(op: ArithmeticOperator, a: i128, b: i128) -> Result<Value> {
         ArithmeticOperator::Add => a.checked_add(b),
         ArithmeticOperator::Sub => a.checked_sub(b),
         ArithmeticOperator::Mul => a.checked_mul(b),
+        // `/` does not arrive here: `number` computes it in floats.
         ArithmeticOperator::FloorDiv | ArithmeticOperator::Div => {
             let quotient = a.checked_div(b);
             // Python rounds `//` toward negative infinity, Rust toward zero.

@@ -14,6 +14,7 @@ pub(crate) fn percent(
     values: &Value,
 ) -> Result<TemplateString> {
     let mut out = Builder::new(&runtime.meter)?;
+    // `'%s' % x` formats x itself, unless x is a tuple.
     let single = [values.clone()];
     let mut fields = PercentFields {
         values: match values {

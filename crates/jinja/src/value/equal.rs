@@ -9,6 +9,7 @@ use std::rc::Rc;
 pub(crate) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool> {
     meter.spend(1)?;
     Ok(match (a, b) {
+        // Jinja2's `Undefined` compares by type, so two missing names are equal.
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
         (Value::Str(a), Value::Str(b)) => {
             if a.len() != b.len() {

@@ -190,6 +190,7 @@ pub fn mxfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &
         for l in 0..LANES {
             codes[l] = match l {
                 1 => middle.saturating_sub(1),
+                // The code 255 of E8M0 is NaN.
                 2 => (middle + 1).min(254),
                 3 => (middle.saturating_add(2)).min(254),
                 _ => middle,
@@ -221,6 +222,7 @@ pub fn nvfp4(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &
         out[block + g] = codes[lane];
         let levels = by_column(factor, first, &rounded.levels).map(e2m1::code_of);
         for i in 0..8 {
+            // A byte has elements i and i + 8 of its sub-block of sixteen.
             out[block + 4 + g * 8 + i] = levels[i] | (levels[i + 8] << 4);
         }
         rounded
@@ -252,6 +254,7 @@ pub fn q4_k(factor: &HessianFactor, rows: &[f32], memory: &mut GptqRows, out: &m
             let at = in_batch * columns + first;
             let mut costs = [0.0; 256];
             costs.copy_from_slice(&factor.costs()[first..first + 256]);
+            // Levels have four bits, scales and mins six.
             let found = affine::super_block_by::<8, 32>(&memory.targets[at..at + 256], costs, 15.0, 63.0);
             *block = SuperBlockScales {
                 d: found.d.to_f32(),

@@ -11,6 +11,7 @@ impl QuantLevels for UnsignedLevels {
 
     #[inline(always)]
     fn end(candidate: usize) -> f32 {
+        // Around 15: the range becomes slightly fewer or more than fifteen steps.
         14.0 + 0.1 * candidate as f32
     }
 

@@ -230,6 +230,8 @@ impl<const SUB: usize, const N: usize> AffineSearch<'_, SUB, N> {
         let (qq, qm, mm) = (total(&lanes[0]), total(&lanes[1]), total(&lanes[2]));
         let (xq, xm) = (total(&lanes[3]), total(&lanes[4]));
         let determinant = qq * mm - qm * qm;
+        // A smaller determinant means that quants and mins are nearly proportional. The solution
+        // would then magnify rounding errors.
         if determinant > 1e-4 * qq * mm {
             let (new, new_min) = ((xq * mm - xm * qm) / determinant, (xq * qm - xm * qq) / determinant);
             if new > 0.0 && new_min >= 0.0 {

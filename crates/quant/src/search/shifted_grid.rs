@@ -86,6 +86,7 @@ impl ShiftedRowSums {
         for first in (0..ROWS).step_by(LANES) {
             let (xv, vv) = (&self.xv[side][first..first + LANES], &self.vv[side][first..first + LANES]);
             for l in 0..LANES {
+                // Without Σ w·x², which is the same for all rows.
                 let error = square * vv[l] - double * xv[l];
                 let better = error < best[l];
                 best[l] = if better { error } else { best[l] };
@@ -143,6 +144,8 @@ fn fit<const GROUPS: usize>(sums: &[ShiftedRowSums; GROUPS], largest: f32, share
     for attempt in 0..STARTS.len() + REFINEMENTS {
         let scale = if attempt < STARTS.len() { STARTS[attempt] * largest } else { best.1 };
         let choice = choose_all(sums, scale, shared);
+        // The best scale xv / vv reduces the squared error by xv² / vv. Stored scales are positive,
+        // so a choice that fits only with a negative scale is skipped.
         if choice.vv > 0.0 && choice.xv > 0.0 && choice.xv * choice.xv > best.0 * choice.vv {
             best = (choice.xv * choice.xv / choice.vv, choice.xv / choice.vv);
         }
@@ -185,9 +188,11 @@ pub(crate) fn super_block<const SUB: usize, const GROUPS: usize>(
     for g in 0..SUB {
         for k in 0..GROUPS {
             let at = (g * GROUPS + k) * 8;
+            // Computed again: the sums of all 32 groups would take 1 MiB.
             sums[k].set(&part(x, at), &part(&w, at));
         }
         let d = out.d.to_f32();
+        // Solves fit = d · (2 · scale + 1) for the stored scale.
         let middle = round(clamp((fits[g] * safe_inverse(d) - 1.0) * 0.5, 0.0, 7.0));
         let mut best = (f32::INFINITY, 0.0, 0.0);
         // The middle first, so that it wins ties.

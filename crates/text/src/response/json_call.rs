@@ -187,6 +187,7 @@ impl ResponseParser {
             }
             return self.ended(call, false, events);
         }
+        // All objects are complete, and only white space follows them.
         if objects.is_between() && !matches!(end, CallBoundary::Nothing) && call.raw.trim().is_empty() {
             return self.ended(call, true, events);
         }

@@ -83,6 +83,7 @@ impl Bpe {
             for (at, right) in text.char_indices().skip(1) {
                 let (a, b) = text.split_at(at);
                 let (Some(first), Some(second)) = (vocabulary.get(a), vocabulary.get(b)) else { continue };
+                // The rank of a merge is the id of its result.
                 model.merges.insert((*first, *second), (*rank, *rank));
                 let left = a.chars().next_back().and_then(|c| model.character(c));
                 joins.extend(left.zip(model.character(right)));
@@ -153,6 +154,7 @@ impl Bpe {
         let mut model = Bpe::characters(&vocabulary, bytes, unknown, options.fuse_unknown);
         model.add_merges(&vocabulary, pairs, control)?;
         if options.ignore_merges {
+            // A word that spells a control token must not become that token.
             vocabulary.retain(|_, id| !control.contains(id));
             model.look_up_words(vocabulary);
         }

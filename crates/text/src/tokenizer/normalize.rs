@@ -97,6 +97,7 @@ impl Normalizer {
             Normalizer::Nfd => Some(composed(&mut text.nfd())?),
             Normalizer::Nfkc => Some(composed(&mut text.nfkc())?),
             Normalizer::Nfkd => Some(composed(&mut text.nfkd())?),
+            // Lower case can be longer: `İ` becomes two characters.
             Normalizer::Lowercase => {
                 Some(collect(text.chars().flat_map(char::to_lowercase), text.len(), limit)?)
             }

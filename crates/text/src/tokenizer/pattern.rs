@@ -50,6 +50,7 @@ impl SplitPattern {
         }
         let plain = POSSESSIVE.iter().fold(source.to_owned(), |source, (from, to)| source.replace(from, to));
         let automaton = |patterns: &[&str], tail| {
+            // Only the range of the whole match is used.
             let captures = WhichCaptures::Implicit;
             let config = meta::Config::new().nfa_size_limit(Some(SIZE_LIMIT)).which_captures(captures);
             let regex = meta::Builder::new().configure(config).build_many(patterns).map_err(|e| {

@@ -175,6 +175,7 @@ impl Tokenizer {
             let mut tokens: Vec<Token> = Vec::with_capacity(special.len() + ranks.len());
             let mut vocabulary = VocabularyMap::default();
             for (rank, token) in ranks.iter().enumerate() {
+                // Byte strings need not be UTF-8, so each byte becomes one character.
                 let text = bytes::mapped(token).into_boxed_str();
                 // The cast is exact: `MAX_TOKENS` is 2^20.
                 if vocabulary.insert(text, (special.len() + rank) as u32).is_some() {

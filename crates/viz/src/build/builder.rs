@@ -81,8 +81,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The index of the kernel selected for a request, with the reasons for it and against each
-    /// other
-    /// kernel.
+    /// other kernel.
     pub(crate) fn binding(
         &mut self,
         (op, ty): (OpKind, Option<TensorType>),

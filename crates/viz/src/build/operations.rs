@@ -49,8 +49,7 @@ pub(crate) fn operation(
         kv_layer: node.kv_layer.map(|id| KvAccess {
             kind: kv_layer_word(ir.kv_layers[id.0].kind),
             // Stores have no outputs. Recurrent operations have outputs and write too; `recurrent`
-            // marks
-            // them.
+            // marks them.
             writes: node.outputs.is_empty(),
             recurrent: ir.kv_layers[id.0].state.is_some(),
             width: ir.kv_layers[id.0].width,

@@ -53,8 +53,7 @@ impl EdgeRouter<'_> {
     }
 
     /// From the bottom of one vertex through the edge's bends to the top of the other, or to the
-    /// side
-    /// of a sum.
+    /// side of a sum.
     fn down(&self, w: usize, (from, to): (usize, usize), bends: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
         let start = (self.port(from, w, false), self.boxes[from].1 + self.boxes[from].3);
         let mut points = vec![start];

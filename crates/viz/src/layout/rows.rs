@@ -107,6 +107,7 @@ pub(crate) fn bands(
         if vertex.kind == VertexKind::Cylinder {
             continue;
         }
+        // Circuits and IRs have no phases, and so no bands.
         if let Some(band) = bands.get_mut(vertex.phase) {
             let rank = ranks.of[i];
             band.0 = band.0.min(tops[rank]);

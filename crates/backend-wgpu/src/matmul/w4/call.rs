@@ -240,6 +240,8 @@ pub(crate) fn dequant(
     let W4WeightShape { k, n, .. } = weight.shape;
     let (entry, columns) =
         if halves { (W4ShaderKind::DequantF16, n.div_ceil(2)) } else { (W4ShaderKind::DequantF32, n) };
+    // A thread decodes a word of eight codes; for f16 those of two columns, which share the words
+    // of the result.
     let threads = (k / 8).saturating_mul(columns);
     let groups = folded(threads.div_ceil(GATHER_THREADS), 1, commands.device())?;
     let params = W4Params { y: (out.first, out.stride), ..W4Params::default() };
@@ -257,6 +259,7 @@ pub(crate) fn map_rows(
 ) -> Result<(), GpuError> {
     let device = Arc::clone(commands.device());
     let across = match map {
+        // A thread writes a whole word, which is two f16.
         W4RowShader::SelectF16 | W4RowShader::ToF16 => columns.div_ceil(2),
         _ => columns,
     };

@@ -102,6 +102,7 @@ impl W4Weight {
     ) -> Result<W4Weight, GpuError> {
         let W4Operand { shape, words, scales, codes, zeros } = *from;
         let W4WeightShape { k, n, group } = shape;
+        // Only E4M3 scales (NVFP4) have a second factor for the whole tensor.
         let (kind, scale_bytes, count, tensor_scale) = match scales {
             GroupScales::F16(bits) => {
                 let bytes: Vec<u8> = bits.iter().flat_map(|bits| bits.to_le_bytes()).collect();

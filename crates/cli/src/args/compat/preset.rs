@@ -265,8 +265,11 @@ impl Preset {
         } else if let Some((negation, _)) =
             find(&negated(&long), serve).filter(|(flag, _)| !flag.takes_value())
         {
+            // `mmap = off` is the flag `--no-mmap`.
             negation.apply(None, &key.name, &mut made)?;
         }
+        // `apply` writes notes about a command line. Here the line of the file replaces their
+        // prefix.
         for note in made.notes {
             self.without_effect.push(format!("line {}: {}", key.line, note.trim_start_matches("note: ")));
         }
@@ -404,6 +407,7 @@ fn unknown(key: &str, serve: &Command) -> String {
     // Keys of presets that are not flags.
     let only = ["load-on-startup", "dedup-cache-models"];
     let near = own.chain(compat).chain(only).map(|name| (strsim::damerau_levenshtein(key, name), name));
+    // A third of the letters may be wrong, at most three, as for names of commands.
     let near = near.filter(|(distance, name)| *distance <= name.len().max(key.len()).div_ceil(3).min(3));
     match near.min_by_key(|(distance, _)| *distance) {
         Some((_, name)) => format!("unknown key; a similar one is `{name}`"),

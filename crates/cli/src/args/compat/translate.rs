@@ -28,6 +28,7 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
     let mut made = Translation { words: command.to_vec(), notes: Vec::new() };
     let mut rest = rest.iter().peekable();
     while let Some(word) = rest.next() {
+        // All words after `--` are positional, also those that begin with a dash.
         if word == "--" {
             made.words.push(word.clone());
             made.words.extend(rest.cloned());
@@ -38,6 +39,7 @@ pub(crate) fn translate(words: &[OsString]) -> Result<Translation, String> {
             continue;
         };
         let Some(flag) = find(&name) else {
+            // Not a flag of another server: clap reads it, or reports it as unknown.
             made.words.push(join(&name, inline.as_deref()));
             continue;
         };
@@ -179,6 +181,7 @@ pub(super) fn apply(
                 FlagOutcome::Words(words) => match words.as_slice() {
                     // Joined with `=`, a value that begins with a dash is not read as a flag.
                     [flag, value] => made.words.push(join(flag, Some(OsStr::new(value)))),
+                    // Several flags with their values, such as `--cors A --cors B`.
                     _ => made.words.extend(words.into_iter().map(OsString::from)),
                 },
                 FlagOutcome::Ignored(reason) => made.notes.push(ignored(reason)),

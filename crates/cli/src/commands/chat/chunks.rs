@@ -43,6 +43,8 @@ pub(super) struct ReplyChunks {
 impl ReplyChunks {
     /// Processes a line of the stream.
     pub(super) fn push(&mut self, line: &str) -> Result<Vec<ReplyChunk>, String> {
+        // Both limits are checked before the line is stored: a server could send one endless event,
+        // or endless small ones.
         self.read += line.len();
         if self.data.len() + line.len() > MAX_EVENT_BYTES || self.read > MAX_ANSWER_BYTES {
             return Err("the answer is larger than any answer is".into());
@@ -137,6 +139,8 @@ impl ReplyChunks {
         let first = self.first.unwrap_or_else(Instant::now);
         let cached = count(&self.usage["prompt_tokens_details"]["cached_tokens"])
             .or_else(|| count(&self.timings["cache_n"]));
+        // llama-server's `prompt_n` leaves out the cached tokens, and OpenAI's `prompt_tokens`
+        // includes them.
         let prompt = count(&self.usage["prompt_tokens"])
             .or_else(|| Some(count(&self.timings["prompt_n"])?.saturating_add(cached.unwrap_or(0))));
         ReplyFigures {

@@ -56,6 +56,8 @@ impl LineRequest<'_> {
         let text = line.trim();
         match line.strip_prefix('/') {
             _ if text.is_empty() => LineRequest::Nothing,
+            // `line` begins with a slash, so `text` was trimmed at its end only and begins with it
+            // too.
             Some(rest) if rest.starts_with('/') => LineRequest::Message(&text[1..]),
             Some(_) => {
                 let (name, rest) = text.split_once(char::is_whitespace).unwrap_or((text, ""));

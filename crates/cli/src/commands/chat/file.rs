@@ -15,6 +15,7 @@ pub(super) fn is_text(path: &Path) -> bool {
 }
 
 pub(super) fn save(conversation: &MessageList, path: &Path) -> Result<String> {
+    // Readable by the owner only, as the history is: a conversation may hold secrets.
     output_file::write_private(path, &conversation.to_bytes())?;
     Ok(format!("saved {} messages to {}", conversation.messages().len(), path.display()))
 }

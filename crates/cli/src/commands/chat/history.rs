@@ -7,7 +7,8 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Maximum bytes of a history file. rustyline limits the number of entries when it writes.
+/// Maximum bytes of a history file.
+// rustyline limits the number of entries when it writes.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The history file.

@@ -112,6 +112,7 @@ impl TerminalInput {
         if let Some(help) = self.editor.helper() {
             help.empty.set(true);
         }
+        // Lines of an earlier message must not decide about backslashes of this one.
         lock(&self.ended).clear();
         match self.editor.readline_with_initial("> ", (text, "")) {
             Ok(line) => {

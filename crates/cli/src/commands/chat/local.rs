@@ -197,12 +197,14 @@ impl Partner for LocalPartner<'_> {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
+                // The error is printed next and must begin on a row of its own.
                 if !reply.is_empty() {
                     reply.finish()?;
                 }
                 return Ok(AnswerAttempt::Failed(error.to_string()));
             }
         };
+        // Stopped during the prompt. An empty answer must not become part of the conversation.
         if answer.stop == StopReason::Interrupted && answer.tokens.is_empty() {
             return Ok(AnswerAttempt::Stopped);
         }

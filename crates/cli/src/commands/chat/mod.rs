@@ -185,6 +185,7 @@ impl Chat<'_> {
                 Ok(true)
             }
             AnswerAttempt::Failed(problem) => {
+                // Not `note`: --quiet does not hide errors.
                 say(&format!("error: {problem}"));
                 self.note("(the conversation is unchanged; /regen asks again)");
                 Ok(false)
@@ -250,6 +251,7 @@ impl Chat<'_> {
                 self.unanswered = None;
                 Ok("the conversation is forgotten".to_owned())
             }
+            // The guard removes the question. It is false if the conversation has none.
             ("/undo", _) if self.conversation.undo() => {
                 Ok(format!("removed the last question; {}", self.left()))
             }
@@ -377,6 +379,7 @@ impl Chat<'_> {
         // system message.
         let empty = conversation.messages().is_empty();
         self.conversation = if empty { MessageList::new(system.as_deref()) } else { conversation };
+        // The question belongs to the replaced conversation.
         self.unanswered = None;
         Ok(message)
     }

@@ -42,6 +42,7 @@ pub(super) fn chunks(
 ) -> Result<TokenChunks> {
     let text = read(path)?;
     let tokenizer = Tokenizer::from_checkpoint(checkpoint).context(checkpoint.display_name())?;
+    // A corpus is data: names of control tokens in it stay text.
     let tokens = tokenizer.encode(&text, EncodeOptions { add_special: true, parse_special: false })?;
     let limit = latent_graph::ModelConfig::before_loading(checkpoint)?.context_length;
     let context = model::with_context(engine, limit).ctx_size.unwrap_or(DEFAULT_CONTEXT);

@@ -48,6 +48,8 @@ pub(super) fn unmeasured(checkpoint: &Checkpoint) -> EvaluatedModel {
 /// Prints a result and writes its page.
 pub(super) fn show(args: &ResultArgs, evaluation: &Evaluation, lines: &[String]) -> Result<()> {
     if let Some(path) = &args.html {
+        // Before the output: printing fails if the pipe is closed, and the measurements would be
+        // lost.
         write_page(path, std::slice::from_ref(evaluation))?;
     }
     if args.json {

@@ -85,6 +85,7 @@ fn finds(engine: &mut Engine, asker: &QuestionPrompter, needle: Needle, most: us
     let ask = (needle.tokens, most);
     let answer =
         latent_evaluate::answer(engine, &mut session, &asker.formatter.tokenizer, ask, &mut SignalListener)?;
+    // The cache has room for one prompt, so the next one needs these rows.
     engine.release(session.sequence);
     check_interrupt()?;
     Ok(latent_evaluate::found(&answer.text, &needle.expected))

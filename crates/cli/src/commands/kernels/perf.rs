@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 // The buffer must exceed the last-level cache.
 const LIMITS_BYTES: u64 = 768 << 20;
 
-/// How long measured limits are reused. On a shared machine they change.
+/// How long measured limits are reused.
+// On a shared machine they change.
 const MAX_LIMITS_AGE: Duration = Duration::from_secs(10);
 
 pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> {

@@ -17,7 +17,8 @@ use latent_hosts::slowest_link;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// MoE layers to run, if memory allows. Fewer could stay in the caches between two steps.
+/// MoE layers to run, if memory allows.
+// Fewer could stay in the caches between two steps.
 const MAX_MOE_LAYERS: usize = 4;
 
 /// Timed steps of one row.
@@ -37,6 +38,7 @@ pub(super) fn all_ranks(args: &PlanHostsArgs) -> Result<Option<HostsFile>> {
     let communicator = &*hosts.communicator;
     let (rank, count) = (communicator.rank(), communicator.ranks());
     let name = communicator.host(rank);
+    // A collective operation waits for all ranks. Its result is not needed.
     let barrier = || Ok(on_least(communicator, 0).map(|_| ())?);
     // Ranks measure one after the other, because several may share a host. Each rank passes `count`
     // barriers: as many before its turn as its number, the rest after it.

@@ -107,6 +107,7 @@ fn variables(args: &AnswerArgs) -> Result<Map<String, Value>> {
     }
     let Some(text) = &args.chat_template_kwargs else { return Ok(variables) };
     match json::parse(text) {
+        // Last, so that these variables override those of --reasoning and --reasoning-effort.
         Ok(Value::Object(own)) => variables.extend(own),
         Ok(_) => {
             let problem =

@@ -45,6 +45,7 @@ fn text(error: impl Into<anyhow::Error>) -> String {
 impl ModelCatalog for Catalog {
     fn sources(&self) -> Result<Vec<ModelSource>, String> {
         let mut args = sources::with_config(&self.args).map_err(text)?;
+        // Set again, because the config file may have changed both.
         (args.quiet, args.engine.verbose) = (true, false);
         sources::sources_again(&args, &self.setup).map_err(text)
     }

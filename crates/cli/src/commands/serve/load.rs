@@ -115,6 +115,7 @@ pub(super) fn unopened(setup: &Arc<Setup>, naming: ModelNaming, path: PathBuf) -
     ModelSource {
         aliases,
         tags,
+        // A reference to the hub is not a path: its size counts as 0 until it is loaded.
         bytes: std::fs::metadata(&shown).map_or(0, |file| file.len()),
         loader: loader(Arc::clone(setup), name.clone(), path.clone(), None),
         drawing: Some(drawing(setup, path)),
@@ -172,6 +173,7 @@ fn quantization(checkpoint: &Checkpoint) -> String {
     if let Some(mix) = stated.and_then(|id| Mix::from_id(u32::try_from(id).ok()?)) {
         return mix.name().to_owned();
     }
+    // Ordered, so that of two types with equal bytes always the same one is named.
     let mut bytes: BTreeMap<String, u64> = BTreeMap::new();
     for tensor in checkpoint.tensors() {
         *bytes.entry(tensor.ty.to_string()).or_default() += tensor.bytes as u64;
@@ -279,10 +281,13 @@ fn load(
         let several =
             EngineOptions { context: Some(context), cache_tokens: Some(cache_tokens), ..options.clone() };
         match load(&several) {
+            // Several contexts do not fit: the next try has room for one.
             Err(EngineError::Memory(_) | EngineError::Piece(_)) => {}
             loaded => return Ok(loaded?),
         }
     }
+    // Without a size, the engine reduces the context to what fits. With other models in memory an
+    // error is better: the server then unloads one of them and tries again.
     let context = if attempt.alone { args.ctx_size } else { Some(context) };
     match load(&EngineOptions { context, ..options.clone() }) {
         // The context is a default, and unloading another model cannot help: a single buffer

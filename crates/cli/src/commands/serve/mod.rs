@@ -182,6 +182,7 @@ fn keys(arguments: &[String], path: Option<&Path>) -> Result<ApiKeys> {
             "warning: --api-key: other users of this machine can read arguments: give --api-key-file FILE, or set LATENT_API_KEY",
         );
         text = arguments.join("\n");
+        // Parsed alone first, so that an error names the flag and not the file.
         ApiKeys::parse(&text).map_err(|error| UsageError(format!("--api-key: {error}")))?;
     }
     if let Some(path) = path {

@@ -20,6 +20,7 @@ const MIN_RUN_TIME: Duration = Duration::from_secs(30);
 
 /// Pauses in milliseconds before a restart, by the number of consecutive early ends. After the last
 /// one the command fails.
+// The first pause follows a job that has run for at least MIN_RUN_TIME.
 const PAUSES_MS: [u64; 7] = [200, 200, 500, 1000, 2000, 5000, 10_000];
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
@@ -118,6 +119,8 @@ fn watch(mut ranks: Child) -> Result<ExitStatus> {
     let mut input = ranks.stdin.take();
     loop {
         if let Some(status) = ranks.try_wait()? {
+            // `try_wait` has reaped the child, so the system may give its process ID to another
+            // program, which a signal handler must not end.
             drop(guard);
             return Ok(status);
         }

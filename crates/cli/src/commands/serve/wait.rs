@@ -73,6 +73,7 @@ fn end_of_input() -> Result<Arc<AtomicBool>> {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         tell.store(true, Ordering::SeqCst);
     };
+    // Not joined: the read may block forever, and the thread ends with the process.
     std::thread::Builder::new().name("input".into()).spawn(read)?;
     Ok(ended)
 }

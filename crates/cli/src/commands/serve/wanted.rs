@@ -34,6 +34,7 @@ pub(super) fn is_router(args: &ServeArgs) -> bool {
 
 /// Adds the cached models under their names on the hub.
 pub(super) fn add_pulled(wanted: &mut Vec<WantedModel>) -> Result<()> {
+    // An interrupted download has files, but cannot be served.
     for listed in latent_hub::list(&hub::settings()?).into_iter().filter(|listed| listed.complete) {
         let name = listed.reference.trim_start_matches(latent_hub::PREFIX).to_owned();
         // Projectors (mmproj) and MTP drafters (mtp-) are parts of a model and cannot be served

@@ -15,7 +15,8 @@ pub(super) struct SpeedHistory {
     pub(super) prompt: VecDeque<f64>,
 }
 
-/// Maximum number of readings. Wider terminals than this are rare.
+/// Maximum number of readings.
+// Wider terminals than this are rare.
 const MAX_READINGS: usize = 400;
 
 impl SpeedHistory {

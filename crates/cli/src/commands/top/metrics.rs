@@ -38,6 +38,7 @@ impl ScrapedMetrics {
     /// Reads a page; lines in another format are skipped.
     pub(super) fn parse(text: &str) -> ScrapedMetrics {
         let mut metrics = ScrapedMetrics::default();
+        // The page comes from another program and may have any size.
         for line in text.lines().take(MAX_LINES) {
             let Some((name, labels, value)) = sample(line) else { continue };
             if !labels.model.is_empty() && !metrics.models.contains(&labels.model) {

@@ -55,6 +55,7 @@ pub(super) fn run(args: &TopArgs) -> Result<()> {
 
 /// Prints one view.
 fn snapshot(source: &ServerSource, interval: Duration, json: bool) -> Result<()> {
+    // Neither the requests nor the sleep below poll for signals.
     let _at_once = interrupt::at_once();
     let before = read(source)?;
     // Rates need two readings.
@@ -159,6 +160,7 @@ fn watch(source: ServerSource, interval: Duration) -> Result<()> {
                     history.add(&view);
                     (shown, trouble, last) = (Some(view), None, Some(reading));
                 }
+                // The last view stays below the error, and the thread tries again.
                 Err(error) => trouble = Some(format!("{error:#}")),
             }
         }

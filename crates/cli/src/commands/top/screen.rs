@@ -50,6 +50,7 @@ impl TopScreen {
                 out.push_str("\u{1b}[K");
             }
         }
+        // Erases rows of a longer previous view.
         out.push_str("\u{1b}[J");
         output::controls(&out)
     }

@@ -88,7 +88,7 @@ fn several_models_have_a_line_each_and_nothing_is_counted_twice() {
         assert!(text.contains(said), "no {said:?} in {text}");
     }
     assert_eq!(view.json("u")["models"][0]["per_second"]["generated_tokens"], 125.0);
-    // nothing runs, and before anything is loaded
+    // Nothing runs, and no model is loaded yet.
     let nothing = page_of(0, 0).replace(" 2\n", " 0\n").replace(" 8\n", " 0\n").replace(" 4\n", " 0\n");
     let nothing = ScrapedMetrics::parse(&nothing);
     let view = TopView::new(&nothing, Some((&nothing, Duration::from_secs(1))));

@@ -88,6 +88,7 @@ impl TopView {
             (count > 0.0).then(|| sum / count)
         };
         let models = match now.models() {
+            // With one model, the rows would repeat the totals above them.
             [_, _, ..] => now.models().iter().map(|name| ModelRow::new(name, now, before)).collect(),
             _ => Vec::new(),
         };
@@ -192,6 +193,7 @@ pub(super) fn phases(text: &str) -> Vec<PhaseFigures> {
     let mut phases: Vec<PhaseFigures> =
         value["phases"].as_array().into_iter().flatten().filter_map(one).collect();
     phases.sort_by(|a, b| b.share.total_cmp(&a.share));
+    // After the sort, so that the longest phases remain.
     phases.truncate(MAX_PHASES);
     phases
 }

@@ -160,16 +160,20 @@ impl ObjectCalls {
             }
             (ObjectPosition::NextItem, b',') => self.at = ObjectPosition::Item { first: false },
             (ObjectPosition::Key { .. }, b'"') => {
+                // Nothing is consumed: `raw_value` reads the key together with its opening quote.
                 (self.at, self.json) = (ObjectPosition::InKey, Json::new());
                 return Ok(0);
             }
             (ObjectPosition::Key { first: true } | ObjectPosition::Comma, b'}') => {
+                // `}` is one byte, so the text after it is one byte shorter than `rest`.
                 return self.end_object(rest.len() - 1, events).then_some(1).ok_or(0);
             }
             (ObjectPosition::Comma, b',') => self.at = ObjectPosition::Key { first: false },
             (ObjectPosition::Colon, b':') => self.at = ObjectPosition::Value,
             (ObjectPosition::Value, _) => {
                 self.begin_value(byte, keys);
+                // Only the `{` of an object that is entered is consumed. Other values are read from
+                // their first byte by the reader that `begin_value` has chosen.
                 return Ok(usize::from(byte == b'{' && matches!(self.at, ObjectPosition::Key { .. })));
             }
             _ => return Err(0),
@@ -221,6 +225,8 @@ impl ObjectCalls {
                     super::json::escape_into(&mut self.raw, rest.get(i..=i).unwrap_or_default());
                     Ok(i + 1)
                 }
+                // A number or literal ends at the first byte that does not belong to it (`Ended`).
+                // That byte is left for the next step.
                 ByteStep::Take | ByteStep::Ended if self.end_raw(keys, events) => Ok(read),
                 ByteStep::Take | ByteStep::Ended => Err(read),
             };
@@ -288,6 +294,7 @@ impl ObjectCalls {
     /// Ends an object, with `left` bytes of the text after its `}`. Returns false if the call has
     /// no name.
     fn end_object(&mut self, left: usize, events: &mut Vec<ObjectEvent>) -> bool {
+        // The end of a nested object, such as OpenAI's `function`. The call continues after it.
         if self.path.pop().is_some() {
             self.at = ObjectPosition::Comma;
             return true;

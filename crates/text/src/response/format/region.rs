@@ -145,6 +145,8 @@ fn inner(text: &str, parser: Option<&Content>) -> Option<Value> {
 // Tag patterns may have back-references (`</\1>`), which automata do not support. So this is
 // fancy_regex, with a limit on its steps.
 fn expression(place: &str, pattern: &str) -> Result<Regex, ResponseFormatError> {
+    // Python's `\Z` is the end of the text. Here that is `\z`; `\Z` would also match before a final
+    // line break.
     let pattern_of = format!("(?s){}", named_references(&pattern.replace(r"\Z", r"\z")));
     let built = fancy_regex::RegexBuilder::new(&pattern_of).backtrack_limit(BACKTRACKS).build();
     built.map_err(|e| ResponseFormatError::Pattern {
