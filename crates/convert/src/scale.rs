@@ -53,8 +53,10 @@ impl TensorScale {
                 numbers.iter_mut().for_each(|number| *number *= scale);
             }
             TensorScale::Blocks { scales, block, per_row, per_matrix } => {
-                let first = (matrix * per_matrix + row / block.0) * per_row;
-                for (numbers, scale) in numbers.chunks_mut(block.1).zip(&scales[first..first + per_row]) {
+                let first = (matrix * per_matrix + row / block.0.max(1)) * per_row;
+                for (numbers, scale) in
+                    numbers.chunks_mut(block.1.max(1)).zip(&scales[first..first + per_row])
+                {
                     numbers.iter_mut().for_each(|number| *number *= scale);
                 }
             }

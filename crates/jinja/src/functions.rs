@@ -48,7 +48,9 @@ pub(crate) fn call(runtime: &mut Runtime<'_>, function: Function, args: Args) ->
                 )));
             }
             let text = (runtime.now)(format.as_str()).map_err(Error::value)?;
-            Value::string(&runtime.meter, &text)
+            // A format repeats its own text: one from a message must not become control tokens.
+            let content = format.runs().any(|(_, content)| content);
+            Ok(Value::Str(TemplateString::from_str(&runtime.meter, &text, content)?))
         }
     }
 }

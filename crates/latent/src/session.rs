@@ -59,9 +59,11 @@ impl SavedSession {
         // This parser bounds the depth and the number of values, since the file may be hostile.
         let mut head =
             latent_formats::json::parse(head).map_err(|error| damaged(&format!("its head: {error}")))?;
-        let tokens = serde_json::from_value(head["tokens"].take())
+        // Not `head["…"]`: a hostile head is a number or a list, of which an index panics.
+        let mut field = |name| head.get_mut(name).map(Value::take).unwrap_or_default();
+        let tokens = serde_json::from_value(field("tokens"))
             .map_err(|_| damaged("its head has no list of token ids"))?;
-        let chat = match head["messages"].take() {
+        let chat = match field("messages") {
             Value::Null => None,
             messages => Some(Chat::from_json(messages)?),
         };

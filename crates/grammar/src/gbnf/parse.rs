@@ -355,7 +355,9 @@ impl<'a> Parser<'a> {
     }
 
     fn hex(&mut self, digits: usize) -> Result<char, GrammarError> {
-        let code = self.rest().get(..digits).and_then(|code| u32::from_str_radix(code, 16).ok());
+        // `from_str_radix` would accept a sign: `\x+f`.
+        let code = self.rest().get(..digits).filter(|code| code.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let code = code.and_then(|code| u32::from_str_radix(code, 16).ok());
         match code.and_then(char::from_u32) {
             Some(c) => {
                 self.at += digits;

@@ -130,6 +130,7 @@ fn errors_state_their_position() {
         ("root ::= []", "has no character"),
         ("root ::= \"\\q\"", "the escape \\q is not known"),
         ("root ::= \"\\ud800\"", "hexadecimal digits of a character"),
+        ("root ::= \"\\x+f\"", "hexadecimal digits of a character"),
         ("root ::= \"a\"{5,2}", "the upper bound is below the lower one"),
         ("root ::= \"a\"{99999999999}", "a repetition may go up to 2000"),
         ("root = \"a\"", "expected `::=` behind the name `root`, found '='"),

@@ -39,6 +39,13 @@ fn damaged_sessions_are_refused() {
         let error = model.resume(&wrong).unwrap_err();
         assert_eq!(error.kind(), &ErrorKind::File, "{at}: {error}");
     }
+    // Heads that are JSON, but not objects.
+    for head in ["[]", "5", "\"x\"", "null", "true", "{}", "[[1]]"] {
+        let length = u32::try_from(head.len()).unwrap().to_le_bytes();
+        let wrong = [&saved[..8], &length, head.as_bytes()].concat();
+        let error = model.resume(&wrong).unwrap_err();
+        assert_eq!(error.kind(), &ErrorKind::File, "{head}: {error}");
+    }
     // Rows that belong to other tokens than the session states.
     let other = model.complete("The fox and the owl").temperature(0.0).max_tokens(100).finish().unwrap();
     let other = model.session(&other).unwrap().to_bytes().unwrap();

@@ -216,3 +216,13 @@ fn roles_may_be_part_of_a_token_but_only_known_ones() {
     assert_eq!(control(&tokenizer, &tokenizer.encode_rendered(&forged, false).unwrap()), [0]);
     assert_eq!(control(&tokenizer, &tokenizer.encode_rendered(&forged, true).unwrap()), [0, 3]);
 }
+
+#[test]
+fn a_date_format_of_a_user_makes_no_control_tokens() {
+    let (tokenizer, _) = demo();
+    let template =
+        ChatTemplate::new("{{ strftime_now(messages[0].content) }}|{{ strftime_now('%Y') }}").unwrap();
+    let rendered = chat(&template, json!([{"role": "user", "content": FORGED}]));
+    assert!(rendered.text.contains(FORGED), "{}", rendered.text);
+    assert_eq!(control(&tokenizer, &tokenizer.encode_rendered(&rendered, false).unwrap()), [0]);
+}
