@@ -32,9 +32,11 @@ use latent_types::Tier;
 pub const DELTA_CHUNK: usize = 16;
 
 /// Rows that are solved together.
+// Eight rows are a block of the f32 GEMM in registers with AVX-512.
 const SOLVE_ROWS: usize = 8;
 
 /// Elements of a vector.
+// A register of AVX-512. Other ISAs use several registers, so that sums have the same order.
 const LANES: usize = 16;
 
 /// The rows of one head in a chunk.
@@ -118,6 +120,7 @@ unsafe fn run<L: Simd>(
     assert!(like_keys && like_values && betas, "shapes of a chunk");
     let lengths = [rows * keys, rows * keys, rows * keys, rows * keys, rows * columns, rows * rows];
     let needed = lengths.iter().sum::<usize>() + rows * rows;
+    // It only grows. Every element is written before it is read, so old contents do no harm.
     if scratch.len() < needed {
         scratch.resize(needed, 0.0);
     }
@@ -139,6 +142,7 @@ unsafe fn run<L: Simd>(
         DeltaState::InPlace(state) => (None, state),
     };
     assert!(new.len() == keys * columns, "a state of {} elements for {keys} × {columns}", new.len());
+    // In place, the state is read before its decay is applied below.
     let read = old.unwrap_or(new);
     let mut predicted = MatrixViewMut::new(u, rows, columns, columns);
     // SAFETY: the caller is compiled for `L`.
@@ -154,6 +158,7 @@ unsafe fn run<L: Simd>(
         factors.solve::<L>(chunk, u);
         factors.read::<L>(u, out);
     }
+    // The first row of `decay` holds the product of all decays of the chunk: see `scores`.
     let decayed = factors.decay[..keys].iter();
     match old {
         Some(old) => {
@@ -198,6 +203,7 @@ impl ChunkFactors<'_> {
     #[inline(always)]
     unsafe fn scores<L: Simd>(&mut self, chunk: &DeltaChunk<'_>) {
         let (rows, keys) = (chunk.k.rows(), self.keys);
+        // `solve` and `read` multiply whole blocks of rows, including scores above the diagonal.
         self.kk.fill(0.0);
         self.qk.fill(0.0);
         for i in 0..rows {
@@ -217,6 +223,8 @@ impl ChunkFactors<'_> {
         while block < rows {
             for first in (0..rows).step_by(2 * block) {
                 let (middle, end) = (first + block, (first + 2 * block).min(rows));
+                // With an odd number of blocks, the last one has no partner. It keeps its factors
+                // until a later round joins it.
                 if middle >= rows {
                     break;
                 }
@@ -252,6 +260,7 @@ impl ChunkFactors<'_> {
         let keys = self.keys;
         let mut j = earlier.start;
         while j < earlier.end {
+            // Two earlier rows and the later row's key and query: each load serves two products.
             let pair = j + 1 < earlier.end;
             for i in later.clone() {
                 let left = [
@@ -289,6 +298,8 @@ impl ChunkFactors<'_> {
         }
         for first in (0..rows).step_by(SOLVE_ROWS) {
             let end = (first + SOLVE_ROWS).min(rows);
+            // Rows before the block are solved: their part is one product of matrices. Only the
+            // few rows of the block itself depend on each other.
             let (done, rest) = u.split_at_mut(first * columns);
             let mut block = MatrixViewMut::new(rest, end - first, columns, columns);
             let left = LeftOperand::Rows(&self.kk[first * rows..], rows);

@@ -26,7 +26,8 @@ pub fn short_conv(inputs: &[&[f32]], taps: &[f32], out: &mut [f32]) {
     let count = inputs.len();
     assert!(taps.len() >= count * out.len(), "weights of {} channels", out.len());
     match inputs {
-        // the width of all published models
+        // The width of all published models. One pass over the channels keeps the sum in a
+        // register.
         [a, b, c, d] => convolved([a, b, c, d], taps, out),
         _ => {
             out.fill(0.0);
@@ -64,6 +65,7 @@ fn convolved<const N: usize>(inputs: [&[f32]; N], taps: &[f32], out: &mut [f32])
 fn squares(x: &[f32]) -> f64 {
     let mut acc = [0.0f64; 8];
     let chunks = x.chunks_exact(8);
+    // The remainder comes first: its lanes are then added to in the same order on every ISA.
     for (lane, v) in acc.iter_mut().zip(chunks.remainder()) {
         *lane += f64::from(*v) * f64::from(*v);
     }
@@ -88,7 +90,8 @@ pub fn l2_norm(x: &mut [f32], factor: f32) {
 /// ln(1 + e^z), relative error below 3e-7.
 #[inline(always)]
 fn softplus(z: f32) -> f32 {
-    // max(z, 0) + ln(1 + u), u = e^−|z| ≤ 1; ln(1 + u) = 2 atanh(s), s = u / (2 + u) ≤ 1/3
+    // max(z, 0) + ln(1 + u), u = e^−|z| ≤ 1; ln(1 + u) = 2 atanh(s), s = u / (2 + u) ≤ 1/3. `ln` of
+    // the standard library is not vectorized, and loses the digits of a small u in 1 + u.
     let u = exp(-z.abs());
     let s = u / (2.0 + u);
     let t = s * s;
@@ -96,6 +99,7 @@ fn softplus(z: f32) -> f32 {
     for term in [1.0 / 13.0, 1.0 / 11.0, 1.0 / 9.0, 1.0 / 7.0, 1.0 / 5.0, 1.0 / 3.0, 1.0] {
         p = p * t + term;
     }
+    // Not `max`, which would turn a NaN into 0 and hide a broken model.
     let positive = if z > 0.0 { z } else { 0.0 };
     positive + 2.0 * s * p
 }
@@ -157,6 +161,7 @@ pub struct DeltaScratch {
 #[derive(Debug)]
 pub enum DeltaState<'a> {
     /// The old state, and memory for the new one.
+    // The first row of a step uses it: a step that is stopped runs again from the old state.
     From(&'a [f32], &'a mut [f32]),
     /// The old state, which the new one replaces.
     InPlace(&'a mut [f32]),
@@ -172,6 +177,8 @@ pub fn delta_row(row: DeltaRow<'_>, state: DeltaState<'_>, scratch: &mut DeltaSc
     let (keys, columns) = (row.k.len(), row.v.len());
     assert!(row.q.len() == keys && row.log_decay.len() == keys && out.len() == columns, "rows of one head");
     scratch.row.resize(3 * keys + columns, 0.0);
+    // Decays are applied to k and q instead of to the state, which would be written twice
+    // otherwise.
     let (decay, rest) = scratch.row.split_at_mut(keys);
     let (faded_k, rest) = rest.split_at_mut(keys);
     let (faded_q, u) = rest.split_at_mut(keys);
@@ -181,10 +188,13 @@ pub fn delta_row(row: DeltaRow<'_>, state: DeltaState<'_>, scratch: &mut DeltaSc
         DeltaState::InPlace(state) => state,
     };
     assert!(old.len() == keys * columns, "a state of {} elements for {keys} × {columns}", old.len());
-    // u: the prediction for the key by the faded state; out: its part of the result
+    // u becomes what the faded state predicts for the key, and `out` what it gives for the query.
+    // The new row adds k·u to the state, so `finish` adds (q·k)·u to `out`. The updated state is
+    // therefore written once and never read again in this step.
     read_twice(old, faded_k, faded_q, u, out);
     let beta = sigmoid(row.beta);
     finish(row.v, (beta, dot(row.q, row.k)), u, out);
+    // The state is in the L2 cache from the first reading: 64 KiB for 128 × 128.
     match state {
         DeltaState::From(from, to) => {
             assert!(to.len() == from.len(), "states of {} and {} elements", from.len(), to.len());
@@ -288,6 +298,7 @@ fn update(from: &[f32], decay: &[f32], k: &[f32], u: &[f32], to: &mut [f32]) {
 
 tiers! {
 /// The same in place.
+// Not `update` with equal pointers: two slices that may not overlap are vectorized without checks.
 fn update_in_place(state: &mut [f32], decay: &[f32], k: &[f32], u: &[f32]) {
     for (row, (decay, k)) in state.chunks_exact_mut(u.len()).zip(decay.iter().zip(k)) {
         for (s, u) in row.iter_mut().zip(u) {
