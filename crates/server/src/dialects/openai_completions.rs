@@ -79,13 +79,10 @@ async fn answer(asker: RequestContext, received: ReceivedBody) -> Result<Respons
         return Ok(stream_all(answers, Box::new(encoder)));
     }
     let mut outcomes = Vec::new();
-    let mut usage = Vec::new();
     for answer in answers {
-        let some = answer.collect().await?;
-        usage.push(usage_of(&some.iter().map(|outcome| &outcome.finish).collect::<Vec<_>>()));
-        outcomes.extend(some);
+        outcomes.extend(answer.collect().await?);
     }
-    Ok(whole(&served, &about, outcomes, &usage).into_response())
+    Ok(whole(&served, &about, outcomes).into_response())
 }
 
 fn read(
@@ -159,14 +156,10 @@ fn envelope(id: &str, created: u64, about: &CompletionSettings) -> Value {
     })
 }
 
-fn whole(
-    served: &Lease,
-    about: &CompletionSettings,
-    outcomes: Vec<AnswerOutcome>,
-    usage: &[Value],
-) -> Document {
+fn whole(served: &Lease, about: &CompletionSettings, outcomes: Vec<AnswerOutcome>) -> Document {
     let mut value = envelope(&ids::unique("cmpl-"), ids::now(), about);
-    value["usage"] = sum(usage);
+    let finishes: Vec<&AnswerFinish> = outcomes.iter().map(|outcome| &outcome.finish).collect();
+    value["usage"] = usage_of(&finishes, about.n);
     if let Some(first) = outcomes.first() {
         value["timings"] = first.finish.timings();
     }
@@ -181,31 +174,6 @@ fn whole(
         document.value(&Value::Null).close()
     };
     Document::open(&value).field("choices").documents(outcomes.into_iter().enumerate().map(choice)).close()
-}
-
-/// The sum of `usage` over several prompts.
-fn sum(usage: &[Value]) -> Value {
-    let mut total = usage.first().cloned().unwrap_or_default();
-    usage.iter().skip(1).for_each(|other| add_counts(&mut total, other));
-    total
-}
-
-/// Adds the counts of an object to those of `total`, nested ones (`prompt_tokens_details`) too.
-fn add_counts(total: &mut Value, other: &Value) {
-    match (total, other) {
-        (Value::Object(total), Value::Object(other)) => {
-            for (name, count) in other {
-                add_counts(total.entry(name.as_str()).or_insert(Value::Null), count);
-            }
-        }
-        (total, other) => {
-            *total = match (total.as_u64(), other.as_u64()) {
-                (Some(a), Some(b)) => a.saturating_add(b).into(),
-                (None, _) => other.clone(),
-                (Some(a), None) => a.into(),
-            };
-        }
-    }
 }
 
 /// Appends log-probabilities in the format of this API: parallel lists with an element per token.
@@ -314,15 +282,12 @@ impl Encoder for CompletionStream {
 
     fn end(&mut self, out: &mut String) {
         if self.about.include_usage {
-            // The `n` answers to one prompt share it, so its tokens count once.
+            // The choices of a prompt have consecutive numbers, but end in any order.
             self.finishes.sort_by_key(|(choice, _)| *choice);
-            let of_prompt = |chunk: &[(usize, AnswerFinish)]| {
-                usage_of(&chunk.iter().map(|(_, finish)| finish).collect::<Vec<_>>())
-            };
-            let usage: Vec<Value> = self.finishes.chunks(self.about.n).map(of_prompt).collect();
+            let finishes: Vec<&AnswerFinish> = self.finishes.iter().map(|(_, finish)| finish).collect();
             let mut chunk = envelope(&self.id, self.created, &self.about);
             chunk["choices"] = json!([]);
-            chunk["usage"] = sum(&usage);
+            chunk["usage"] = usage_of(&finishes, self.about.n);
             send(out, &chunk);
         }
         out.push_str("data: [DONE]\n\n");
@@ -336,14 +301,22 @@ impl Encoder for CompletionStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use latent_engine::scheduler::JobUsage;
 
     #[test]
     fn usage_of_several_prompts_is_summed_with_its_details() {
-        let of = |prompt: u64, cached: u64, answer: u64| {
-            json!({"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer,
-                "prompt_tokens_details": {"cached_tokens": cached}})
+        let of = |prompt, cached, completion| AnswerFinish {
+            usage: JobUsage { prompt, cached, completion, ..JobUsage::default() },
+            ..AnswerFinish::default()
         };
-        assert_eq!(sum(&[of(5, 1, 2), of(7, 3, 4), of(1, 0, 8)]), of(13, 4, 14));
-        assert_eq!(sum(&[of(5, 1, 2)]), of(5, 1, 2));
+        let counts = |finishes: &[AnswerFinish], n| {
+            let usage = usage_of(&finishes.iter().collect::<Vec<_>>(), n);
+            ["/prompt_tokens", "/completion_tokens", "/total_tokens", "/prompt_tokens_details/cached_tokens"]
+                .map(|field| usage.pointer(field).and_then(Value::as_u64).unwrap())
+        };
+        assert_eq!(counts(&[of(5, 1, 2), of(7, 3, 4), of(1, 0, 8)], 1), [13, 14, 27, 4]);
+        assert_eq!(counts(&[of(5, 1, 2)], 1), [5, 2, 7, 1]);
+        // Two answers to each of two prompts.
+        assert_eq!(counts(&[of(5, 1, 2), of(5, 1, 3), of(7, 3, 4), of(7, 3, 1)], 2), [12, 10, 22, 4]);
     }
 }

@@ -162,7 +162,7 @@ impl Encoder for ChatStream {
         if self.about.include_usage {
             let mut chunk = self.chunk(json!([]));
             let finishes: Vec<&AnswerFinish> = self.finishes.iter().collect();
-            chunk["usage"] = usage_of(&finishes);
+            chunk["usage"] = usage_of(&finishes, finishes.len());
             // With `include_usage` llama.cpp sends the timings in this chunk too.
             if let Some(first) = self.finishes.first() {
                 chunk["timings"] = first.timings();

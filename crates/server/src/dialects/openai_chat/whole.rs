@@ -21,7 +21,7 @@ pub(super) fn completion(served: &Lease, about: &ChatSettings, outcomes: Vec<Ans
         "created": ids::now(),
         "model": about.model,
         "system_fingerprint": FINGERPRINT,
-        "usage": usage_of(&finishes),
+        "usage": usage_of(&finishes, finishes.len()),
     });
     if let Some(first) = finishes.first() {
         value["timings"] = first.timings();
@@ -81,16 +81,18 @@ fn call(call: &AnswerCall) -> Value {
     json!({"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}})
 }
 
-/// The usage of all answers to one prompt, which is counted once.
-pub(crate) fn usage_of(finishes: &[&AnswerFinish]) -> Value {
-    let first = finishes.first().map(|finish| finish.usage).unwrap_or_default();
+/// The usage of `n` answers to each prompt, prompt after prompt. A prompt is counted once.
+pub(crate) fn usage_of(finishes: &[&AnswerFinish], n: usize) -> Value {
+    let prompts = || finishes.iter().step_by(n.max(1)).map(|finish| finish.usage);
+    let prompt = prompts().map(|usage| usage.prompt).sum::<usize>();
+    let cached = prompts().map(|usage| usage.cached).sum::<usize>();
     let sum = |of: &dyn Fn(&AnswerFinish) -> usize| finishes.iter().map(|finish| of(finish)).sum::<usize>();
     let completion = sum(&|finish| finish.usage.completion);
     json!({
-        "prompt_tokens": first.prompt,
+        "prompt_tokens": prompt,
         "completion_tokens": completion,
-        "total_tokens": first.prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": first.cached, "audio_tokens": 0},
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
         "completion_tokens_details": {
             "reasoning_tokens": sum(&|finish| finish.reasoning_tokens),
             // OpenAI's fields for predicted outputs. Here they count drafts.
