@@ -15,8 +15,9 @@ pub(crate) fn percent_decoded(text: &str) -> Option<Vec<u8>> {
     let mut decoded = Vec::with_capacity(text.len());
     while let Some(byte) = bytes.next() {
         if byte == b'%' {
-            let digits = [bytes.next()?, bytes.next()?];
-            decoded.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+            // Not `from_str_radix`, which accepts a sign: `%+f`.
+            let mut digit = || char::from(bytes.next()?).to_digit(16);
+            decoded.push((digit()? * 16 + digit()?) as u8);
         } else {
             decoded.push(byte);
         }
@@ -31,6 +32,7 @@ mod tests {
     #[test]
     fn parameters_are_found_and_decoded() {
         assert_eq!(percent_decoded("a%2Fb%"), None);
+        assert_eq!(percent_decoded("%+f"), None);
         assert_eq!(percent_decoded("a%2Fb").unwrap(), b"a/b");
         let uri = "/props?autoload=1&model=a%2Fb+c".parse::<Uri>().unwrap();
         assert_eq!(parameter(&uri, "model").as_deref(), Some("a/b c"));

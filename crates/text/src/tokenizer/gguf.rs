@@ -305,5 +305,21 @@ pub(super) fn sentence_piece(vocab: &GgufVocab<'_>, end: Vec<u32>) -> Result<Tok
 /// `<0xAB>` → 0xAB.
 pub(super) fn byte_token(text: &str) -> Option<u8> {
     let digits = text.strip_prefix("<0x")?.strip_suffix('>')?;
-    if digits.len() == 2 { u8::from_str_radix(digits, 16).ok() } else { None }
+    // `from_str_radix` accepts a sign: `<0x+F>` is ordinary text.
+    let plain = digits.len() == 2 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if plain { u8::from_str_radix(digits, 16).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::byte_token;
+
+    #[test]
+    fn byte_tokens_have_two_hexadecimal_digits() {
+        assert_eq!(byte_token("<0x0a>"), Some(10));
+        assert_eq!(byte_token("<0xFF>"), Some(255));
+        for other in ["<0x+F>", "<0x-1>", "<0xF>", "<0x0FF>", "<0x 1>", "0x0A", "<0xGG>"] {
+            assert_eq!(byte_token(other), None, "{other}");
+        }
+    }
 }
