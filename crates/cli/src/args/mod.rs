@@ -116,6 +116,11 @@ pub(crate) fn command() -> clap::Command {
     arrange::tree(<Cli as CommandFactory>::command())
 }
 
+/// The command tree for a command line: only what the line names has the form of [`command`].
+fn command_of(words: &[OsString]) -> clap::Command {
+    arrange::tree_of_words(<Cli as CommandFactory>::command(), words)
+}
+
 impl Cli {
     /// Reads a command line that begins with the program's name.
     pub(crate) fn read(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
@@ -147,7 +152,7 @@ impl Cli {
         words: &[OsString],
         variable: &dyn Fn(&str) -> Option<OsString>,
     ) -> Result<Cli, clap::Error> {
-        let mut command = arrange::tree_of_words(<Cli as CommandFactory>::command(), words);
+        let mut command = command_of(words);
         // Only `latent serve` replaces another server. Elsewhere `suggest` explains llama.cpp's
         // flags.
         if words.get(1).is_some_and(|word| word == "serve") {
@@ -203,7 +208,7 @@ impl ServeArgs {
     /// The arguments of one model. The command line and the environment take precedence over
     /// `options` of its preset, and these over the config file.
     pub(crate) fn with_preset(&self, options: &[PresetOption]) -> Result<ServeArgs, String> {
-        let (mut command, serve) = (command(), of_serve());
+        let (mut command, serve) = (command_of(&self.line.0), of_serve());
         let all = PresetOption::layered(&self.file.options, options);
         let mut read = |options: &[&PresetOption]| {
             let line = &self.line.0;
@@ -267,7 +272,7 @@ pub fn read_line(words: &[&str], variables: &[(&str, &str)]) -> Result<(String, 
 
 /// The command `latent serve`.
 pub(crate) fn of_serve() -> clap::Command {
-    let mut command = command();
+    let mut command = command_of(&["serve".into()]);
     command.build();
     command.find_subcommand("serve").cloned().unwrap_or(command)
 }
