@@ -56,37 +56,58 @@ pub(crate) fn install() -> bool {
     })
 }
 
-/// Emulates the instruction at the thread's instruction pointer and advances the pointer past it.
-/// Instructions that cannot be emulated end the process.
+/// Emulates the instruction at the thread's instruction pointer and the tile instructions that
+/// directly follow it, and advances the pointer past them. Instructions that cannot be emulated end
+/// the process.
 extern "C" fn handle(_signal: libc::c_int, _info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: with SA_SIGINFO the context is a `ucontext_t`, and the instruction pointer is at an
     // instruction that the processor has fetched.
     unsafe {
         let registers = &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs;
-        let at = registers[libc::REG_RIP as usize] as *const u8;
-        let done = read(at).is_some_and(|(instruction, length)| {
-            let next = at as i64 + length as i64;
-            let done = compute(instruction, registers, next).is_ok();
-            if done {
-                registers[libc::REG_RIP as usize] = next;
-            }
-            done
-        });
-        if !done {
+        let mut at = registers[libc::REG_RIP as usize] as *const u8;
+        let mut next = emulate(at, registers);
+        if next.is_none() {
             // Returning without advancing runs the instruction again. With the default action
             // restored, it then ends the process as if this handler had not been installed.
             libc::signal(libc::SIGILL, libc::SIG_DFL);
         }
+        // A signal takes longer than most instructions, and kernels have several in a row. The
+        // processor has not fetched the next ones, so their page must be that of the first. An
+        // instruction that is refused here raises a signal of its own.
+        while let Some(end) = next {
+            registers[libc::REG_RIP as usize] = end as i64;
+            let in_page = at as usize / PAGE == (end as usize + MAX_LENGTH - 1) / PAGE;
+            at = end;
+            next = if in_page { emulate(at, registers) } else { None };
+        }
     }
 }
+
+/// Emulates the instruction at an address and returns the address of the next one; `None` if it is
+/// not a tile instruction or is refused.
+///
+/// # Safety
+/// As for [`read`]; the registers are those of the interrupted thread.
+unsafe fn emulate(at: *const u8, registers: &[i64; 23]) -> Option<*const u8> {
+    // SAFETY: this function's contract.
+    unsafe {
+        let (instruction, length) = read(at)?;
+        let next = at.wrapping_add(length);
+        compute(instruction, registers, next as i64).ok()?;
+        Some(next)
+    }
+}
+
+/// Bytes of a page of memory.
+const PAGE: usize = 4096;
 
 /// The tile instruction at an address, and its length. Reads the next page only if the instruction
 /// extends into it, as that page may be unmapped.
 ///
 /// # Safety
-/// The processor has read an instruction there.
+/// The processor has read an instruction there, or the page has [`MAX_LENGTH`] bytes from there on.
 unsafe fn read(at: *const u8) -> Option<(Instruction, usize)> {
-    let mut known = MAX_LENGTH.min(4096 - at as usize % 4096);
+    let mut known = MAX_LENGTH.min(PAGE - at as usize % PAGE);
     let mut bytes = [0; MAX_LENGTH];
     loop {
         // SAFETY: bytes of the page in which the instruction begins, or of the instruction itself.
