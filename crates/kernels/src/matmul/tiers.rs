@@ -10,7 +10,7 @@ use crate::simd::{avx2, avx512};
 use latent_types::{ActivationType, KernelContract, OpKind, TensorType, Tier, WeightLayout};
 
 /// y = x · Wᵀ with dequantized rows.
-const DECODED: &[(Tier, MatmulFn)] = &[
+pub(super) const DECODED: &[(Tier, MatmulFn)] = &[
     (Tier::Portable, compiled!(dequantized::decoded::<portable::PortableSimd>)),
     #[cfg(target_arch = "x86_64")]
     (Tier::Avx2, compiled!(Avx2: dequantized::decoded::<avx2::Avx2<false>>)),
