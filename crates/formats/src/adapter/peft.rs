@@ -74,7 +74,12 @@ pub(super) fn open(folder: &Path) -> Result<AdapterFile, FormatError> {
         let info = placed(PlacedTensor::from(tensor));
         let (module, is_a) = module_of(&info.name).map_err(refuse)?;
         let pair = found.entry(module.to_owned()).or_default();
-        *(if is_a { &mut pair.0 } else { &mut pair.1 }) = Some(info);
+        let matrix = if is_a { &mut pair.0 } else { &mut pair.1 };
+        // Safetensors names are unique, but the prefix is optional.
+        if matrix.is_some() {
+            return Err(refuse(AdapterError::Duplicate { tensor: info.name }));
+        }
+        *matrix = Some(info);
     }
     let mut pairs = Vec::with_capacity(found.len());
     for (module, pair) in found {

@@ -15,6 +15,11 @@ pub enum AdapterError {
     /// A tensor that is neither A nor B of a pair.
     #[error("tensor {tensor} is not a matrix of a LoRA adapter: {advice}")]
     Tensor { tensor: String, advice: &'static str },
+    /// A matrix that occurs with and without PEFT's prefix.
+    #[error(
+        "tensor {tensor} occurs twice, with and without the prefix base_model.model.: remove one of them"
+    )]
+    Duplicate { tensor: String },
     #[error("the adapter for {target} has no matrix {missing}: the file is incomplete")]
     Unpaired { target: String, missing: &'static str },
     #[error("tensor {tensor} has type {ty}: an adapter's matrices are f32, f16, bf16 or q8_0")]
