@@ -329,7 +329,7 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
                 let mut bytes = whole.clone();
                 bytes[at..(at + 4).min(header.end)].fill(byte);
                 std::fs::write(&broken, bytes).unwrap();
-                let out = run(&program, &broken, &["1"]);
+                let out = run(&program, &broken, &["--greedy", "1", "1"]);
                 let code = out.status.code();
                 let text = String::from_utf8_lossy(&out.stderr);
                 assert!(matches!(code, Some(0 | 1)), "byte {at} = {byte}: {code:?} {text}");

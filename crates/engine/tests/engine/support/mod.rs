@@ -115,8 +115,8 @@ pub fn model_of_each_weight_type(folder: &Path) -> impl Iterator<Item = (String,
 /// int8 activation decides, which depends on the machine and on how the work is divided. Other
 /// experts give entirely different logits.
 ///
-/// The search takes seconds per model, so that it begins at the prompt of `sure_prompts.txt`, where
-/// an earlier one ended.
+/// The search takes seconds per model, so that its results are in `sure_prompts.txt`. They are
+/// checked with `LATENT_TEST_EXHAUSTIVE`.
 pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> Vec<u32> {
     let options = EngineOptions {
         precision: Precision::Exact,
@@ -132,7 +132,7 @@ pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> 
         None => (0..tokens as u32).map(|i| i * 11 % CANDIDATES).collect(),
     };
     assert_eq!(prompt.len(), tokens);
-    if engine.config().moe.is_none() {
+    if engine.config().moe.is_none() || known.is_some() && !exhaustive() {
         return prompt;
     }
     let activations = engine.activations(checkpoint).unwrap();
@@ -144,7 +144,7 @@ pub fn sure_prompt(model: &str, checkpoint: &Arc<Checkpoint>, tokens: usize) -> 
         let rows = prompt.iter().flat_map(|token| table.row(*token as usize).unwrap());
         let unsure = unsure_rows(&mut engine, &rows.copied().collect::<Vec<f32>>(), table.width);
         if unsure.is_empty() {
-            if round > 0 {
+            if round > 0 || known.is_none() {
                 let words: Vec<String> = prompt.iter().map(u32::to_string).collect();
                 eprintln!("a line for sure_prompts.txt: {model}: {}", words.join(" "));
             }
