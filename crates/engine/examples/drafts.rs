@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ..Request::default()
     };
     let drafted = engine.generate(&mut Session::default(), &request, &tokenizer, &mut QuietListener)?;
-    let plain = Request { no_drafts: true, ..request };
+    let plain = Request { max_drafts: Some(0), ..request };
     let plain = engine.generate(&mut Session::default(), &plain, &tokenizer, &mut QuietListener)?;
     println!("{}", drafted.text);
     println!(

@@ -94,8 +94,8 @@ impl Engine {
         processors.into_iter().for_each(|processor| generation.add_processor(processor));
         let start = Instant::now();
         self.set_adapter_scales(&mut session.sequence, request.adapter_scales.as_ref())?;
-        session.sequence.draft.turn(self.drafts() && !request.no_drafts);
-        let cached = self.keep_common(session, prompt, request.no_drafts);
+        session.sequence.draft.turn(self.drafts() && request.wants_drafts());
+        let cached = self.keep_common(session, prompt, request.wants_drafts());
         // Recurrent states for later requests: after the rows of earlier turns, in case the last
         // message is edited, and before the last prompt token, for another answer.
         self.snapshot(&mut session.sequence)?;
@@ -145,7 +145,7 @@ impl Engine {
     /// Truncates the session to the rows that it shares with the prompt. In an engine with MTP
     /// drafts, also drops rows that the MTP layer has not run, for example those of a restored
     /// session, so that they run again. Returns the number of remaining rows.
-    fn keep_common(&self, session: &mut Session, prompt: &[u32], no_drafts: bool) -> usize {
+    fn keep_common(&self, session: &mut Session, prompt: &[u32], drafts: bool) -> usize {
         let same = session.tokens().iter().zip(prompt).take_while(|(a, b)| a == b).count();
         // The last prompt token always runs, since its logits are needed.
         let same = same.min(prompt.len().saturating_sub(1));
@@ -153,7 +153,7 @@ impl Engine {
         // Fewer than `same` rows remain if a recurrent state returns to an earlier snapshot.
         let kept = session.sequence.truncate(same);
         let draft = &session.sequence.draft;
-        if !self.drafts() || no_drafts || kept == 0 {
+        if !(self.drafts() && drafts) || kept == 0 {
             return kept;
         }
         let keep = if !draft.is_complete(kept) {

@@ -96,6 +96,8 @@ pub struct Generation {
     drafts: DraftCount,
     /// The n-gram index for drafts. `None` if the request wants no drafts.
     lookup: Option<LookupDrafts>,
+    /// Maximum number of drafts per step.
+    max_drafts: usize,
 }
 
 /// A token that was chosen.
@@ -159,7 +161,8 @@ impl Generation {
             stop: (max_tokens == 0).then_some(StopReason::Length),
             given_up: false,
             drafts: DraftCount::default(),
-            lookup: (!request.no_drafts).then(LookupDrafts::default),
+            lookup: request.wants_drafts().then(LookupDrafts::default),
+            max_drafts: request.max_drafts.unwrap_or(usize::MAX),
         })
     }
 
@@ -404,7 +407,7 @@ impl Generation {
     ) -> (Vec<u32>, Option<f64>) {
         let rows = self.shifted_rows.as_deref().unwrap_or(&self.context);
         let Some(lookup) = &mut self.lookup else { return (Vec::new(), None) };
-        let proposed = lookup.propose(rows, most);
+        let proposed = lookup.propose(rows, most.min(self.max_drafts));
         let count = lookup.worth(proposed.len(), &cost);
         (proposed[..count].to_vec(), Some(if count > 0 { cost(count) } else { 1.0 }))
     }

@@ -50,9 +50,16 @@ pub struct Request {
     pub cancel: Option<CancelToken>,
     /// Scales of the model's adapters, one for each. `None`: those that the model was loaded with.
     pub adapter_scales: Option<AdapterScales>,
-    /// Disables drafts for this answer. A later answer with MTP drafts runs the session's tokens
-    /// again.
-    pub no_drafts: bool,
+    /// Maximum number of drafts per step of this answer; `None`: as many as the engine verifies. 0
+    /// disables drafts, and a later answer with MTP drafts then runs the session's tokens again.
+    pub max_drafts: Option<usize>,
+}
+
+impl Request {
+    /// Whether steps of this answer may verify drafts.
+    pub(crate) fn wants_drafts(&self) -> bool {
+        self.max_drafts != Some(0)
+    }
 }
 
 /// Why an answer ended.

@@ -37,8 +37,8 @@ pub(crate) struct AnswerParams {
     pub(crate) bad_words: Vec<Vec<u32>>,
     /// Minimum indentation of the answer's lines.
     pub(crate) min_indent: usize,
-    /// Whether speculative decoding is off.
-    pub(crate) no_drafts: bool,
+    /// Maximum number of drafts per step; 0 disables speculative decoding.
+    pub(crate) max_drafts: Option<usize>,
     /// Time limit of the answer, which then ends at the end of a line.
     pub(crate) max_time: Option<Duration>,
     /// Time limit of the prompt.
@@ -108,7 +108,7 @@ impl AnswerParams {
             min_tokens: 0,
             bad_words: Vec::new(),
             min_indent: 0,
-            no_drafts: false,
+            max_drafts: None,
             max_time: None,
             max_prompt_time: None,
             uncached: about.defaults.uncached,
@@ -160,7 +160,7 @@ impl AnswerParams {
         params.read_tokens(fields, vocabulary, limits)?;
         params.min_tokens = fields.usize("min_tokens")?.unwrap_or(0);
         params.min_indent = fields.usize("n_indent")?.unwrap_or(0);
-        params.no_drafts = fields.usize("speculative.n_max")? == Some(0);
+        params.max_drafts = fields.usize("speculative.n_max")?;
         params.max_time = milliseconds(fields, "t_max_predict_ms")?;
         params.max_prompt_time = milliseconds(fields, "t_max_prompt_ms")?;
         if let Some(cached) = fields.bool("cache_prompt")? {
@@ -688,7 +688,7 @@ mod tests {
         assert_eq!((p.dry_last, p.dry_breakers.clone()), (MAX_TOKENS, Some(vec!["x".into(), "\n".into()])));
         assert_eq!(p.samplers, Some(vec![SamplerKind::TopK, SamplerKind::Temperature]));
         assert_eq!((params.max_time, params.max_prompt_time), (Some(Duration::from_millis(500)), None));
-        assert_eq!((params.min_indent, params.uncached, params.no_drafts), (2, true, true));
+        assert_eq!((params.min_indent, params.uncached, params.max_drafts), (2, true, Some(0)));
         // llama.cpp's letters, names with semicolons, and lists with alternative names.
         let order = |value: Value| read(json!({"samplers": value})).unwrap().sampling.samplers;
         assert_eq!(order("kt".into()), order(json!(["top-k", "temp"])));

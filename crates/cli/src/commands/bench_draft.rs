@@ -141,18 +141,18 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
             let mut conversation = MessageList::new(None);
             conversation.push("user", question);
             let prompt = formatter.chat(conversation.messages())?;
-            let mut ask = |no_drafts| {
+            let mut ask = |max_drafts| {
                 let request = Request {
                     prompt: prompt.clone(),
                     sampling: SamplingParams::greedy(),
                     max_tokens: Some(MAX_ANSWER_TOKENS),
-                    no_drafts,
+                    max_drafts,
                     ..Request::default()
                 };
                 // A new session for each answer: in a reused one the prompt would be cached.
                 engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut BenchListener)
             };
-            let (drafted, plain) = (ask(false)?, ask(true)?);
+            let (drafted, plain) = (ask(None)?, ask(Some(0))?);
             if interrupt::asked() {
                 return Err(EngineError::Stopped.into());
             }

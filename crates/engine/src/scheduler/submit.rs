@@ -90,7 +90,7 @@ impl Scheduler {
                 key,
                 priority,
                 deadline,
-                no_drafts: asked.0.no_drafts,
+                drafts: asked.0.wants_drafts(),
                 uncached: job.uncached,
                 max_prompt_time: asked.0.max_prompt_time,
                 prompt_len: asked.0.prompt.len(),

@@ -39,7 +39,8 @@ pub(super) struct ScheduledJob {
     pub embedding: Option<Embedding>,
     pub embed: bool,
     pub pooling: Pooling,
-    pub no_drafts: bool,
+    /// Whether steps of the answer may verify drafts.
+    pub drafts: bool,
     pub prompt_len: usize,
     /// Whether the job uses no rows of the prefix cache.
     pub uncached: bool,
@@ -142,7 +143,7 @@ impl ScheduledJob {
 
     /// Whether the job's tokens are drafted, in an engine that drafts.
     pub(super) fn wants_drafts(&self) -> bool {
-        !self.no_drafts && !self.embed
+        self.drafts && !self.embed
     }
 
     /// Computes the names of the full blocks that have none yet.

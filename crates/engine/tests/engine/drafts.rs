@@ -225,7 +225,7 @@ fn a_restored_session_runs_again_and_a_continued_one_does_not() {
         prompt: demo.prompt(first),
         sampling: greedy,
         max_tokens: Some(60),
-        no_drafts: true,
+        max_drafts: Some(0),
         ..Request::default()
     };
     let plainly = demo.engine.generate(&mut session, &request, &demo.tokenizer, &mut DemoListener).unwrap();

@@ -85,8 +85,11 @@ fn answers_end_where_they_end_without_drafts() {
             assert_eq!(with.discarded_tokens, without.discarded_tokens);
         }
     }
-    let request = Request { no_drafts: true, ..request(&plain, QUESTIONS[2]) };
-    assert_eq!(answer(&mut drafting, &request).0.drafts.drafted, 0);
+    for most in 0..=2 {
+        let request = Request { max_drafts: Some(most), ..request(&plain, QUESTIONS[2]) };
+        let drafts = answer(&mut drafting, &request).0.drafts;
+        assert!(drafts.drafted <= most * drafts.steps, "{most}: {drafts:?}");
+    }
 }
 
 /// Forbids a token once an even number of tokens was chosen.

@@ -454,7 +454,8 @@ fn odd_requests(prompt: &[u32]) -> Vec<Request> {
     all.push(Request { prompt: Vec::new(), ..base() });
     all.push(Request { prompt: vec![24; 5000], ..base() });
     all.push(Request { stop: vec![String::new(), "\u{0}".into(), "s".repeat(100_000)], ..base() });
-    all.push(Request { no_drafts: true, cancel: Some(CancelToken::new()), ..base() });
+    all.push(Request { max_drafts: Some(usize::MAX), ..base() });
+    all.push(Request { max_drafts: Some(0), cancel: Some(CancelToken::new()), ..base() });
     all.extend(odd_params().into_iter().step_by(7).map(|sampling| Request { sampling, ..base() }));
     all
 }

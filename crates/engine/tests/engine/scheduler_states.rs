@@ -204,7 +204,7 @@ fn drafts_change_no_text_and_use_cached_prefixes() {
         [(1, 150, false), (1, 150, false), (2, 90, true), (1, 170, false), (3, 300, false), (2, 100, false)]
     {
         let mut job = tiny_job(ids(kind, len), 40);
-        job.request.no_drafts = no_drafts;
+        job.request.max_drafts = no_drafts.then_some(0);
         all.push((scheduler.submit(job).unwrap(), kind, len));
         heard.steps(&mut scheduler, 30);
     }

@@ -124,7 +124,7 @@ fn a_canceller_ends_one_answer_and_keeps_its_text() {
     let other = greedy(&model, 40).start().unwrap();
     let (permit, permits) = std::sync::mpsc::channel();
     // Without drafts each step yields one token, so that each permit stands for one token.
-    let alone = greedy(&model, 400).request(|request| request.no_drafts = true);
+    let alone = greedy(&model, 400).request(|request| request.max_drafts = Some(0));
     let mut answer = alone.processor(PermittedTokens(permits)).start().unwrap();
     let canceller = answer.canceller();
     (0..5).for_each(|_| permit.send(()).unwrap());

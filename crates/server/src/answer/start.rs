@@ -108,7 +108,7 @@ pub(crate) async fn begin(
         min_tokens: params.min_tokens,
         bad_words: params.bad_words,
         min_indent: params.min_indent,
-        no_drafts: params.no_drafts,
+        max_drafts: params.max_drafts,
         max_time: params.max_time,
         max_prompt_time: params.max_prompt_time,
         logprobs: params.logprobs,
