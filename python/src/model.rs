@@ -85,9 +85,7 @@ impl Model {
     #[pyo3(signature = (*_arguments, **_options))]
     fn new(_arguments: &Bound<'_, PyTuple>, _options: Option<&Bound<'_, PyDict>>) -> PyResult<Model> {
         // Without a constructor, PyO3's error would not name `load`.
-        Err(PyTypeError::new_err(
-            "a model is loaded: latent.Model.load(path), or latent.Model.load() for the demo model",
-        ))
+        Err(PyTypeError::new_err("use latent.Model.load(path), or latent.Model.load() for the demo model"))
     }
 
     /// Load a model from a local file.

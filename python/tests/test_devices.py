@@ -113,7 +113,7 @@ X = random(3, 64)
         (lambda gpu: latent.quantized_linear(X, DeviceWeight(**FP4, device=gpu), FP4["scales"]), "scales: a DeviceWeight has its own"),
         (lambda gpu: latent.quantized_linear(X, DeviceWeight(**FP4, device=gpu), device=gpu), "device: a DeviceWeight has its own"),
         (lambda gpu: latent.quantized_linear(X, FP4["packed"]), "scales are missing"),
-        (lambda gpu: DeviceWeight(**FP4, device=gpu, order=np.full(64, -1, np.int32)), "names 4294967295 at 0, but K is 64"),
+        (lambda gpu: DeviceWeight(**FP4, device=gpu, order=np.full(64, -1, np.int32)), "has 4294967295 at 0, but K is 64"),
         (lambda gpu: DeviceWeight(**FP4, device=gpu, threads=2), "unknown option .*expected one of zeros, quant_type"),
         (lambda gpu: latent.MarlinLinear(64, 24)(DeviceArray(X, gpu)), "layer.to_device"),
         (lambda gpu: latent.MarlinLinear(64, 24, device="tpu"), "unknown device"),

@@ -104,7 +104,7 @@ def test_options_that_cannot_be_are_named(model, options, words):
         (3.5, "expected token ids"),
         ({1: 2}, "expected token ids"),
         (np.ones(3), "expected token ids"),
-        ([{"content": "x"}], "names no role"),
+        ([{"content": "x"}], "has no role"),
         ([{"role": "user", "content": object()}], "not JSON serializable"),
     ],
 )

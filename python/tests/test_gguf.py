@@ -94,7 +94,7 @@ def test_bytes_that_are_no_blocks_are_refused(arguments, words):
 
 
 def test_a_shape_must_fit(file):
-    with pytest.raises(ArgumentError, match="no shape"):
+    with pytest.raises(ArgumentError, match="do not match the shape"):
         gguf.decode(bytes(34), "Q8_0", shape=(5, 5))
 
 

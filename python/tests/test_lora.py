@@ -66,7 +66,7 @@ def test_scales_that_do_not_match_the_adapters_are_refused(adapter):
     with pytest.raises(LatentError, match="no-adapter"):
         load(lora="/no-adapter")
     model = load(lora=adapter)
-    with pytest.raises(ArgumentError, match="2 scales of adapters were given, the model has 1 adapters"):
+    with pytest.raises(ArgumentError, match="2 adapter scales were given, but the model has 1 adapters"):
         tokens(model, lora=[1, 1])
     with pytest.raises(ArgumentError, match="finite"):
         tokens(model, lora=[float("inf")])

@@ -56,7 +56,7 @@ impl Backend for CpuBackend {
         let best = latent_kernels::features().tier();
         match limit {
             Some(tier) if tier > best => Err(BackendError::Unsupported(format!(
-                "this machine does not support {tier}: its best ISA is {best}; use {}",
+                "this CPU does not support {tier}: its best ISA is {best}; use {}",
                 Setting::Tier.to("auto")
             ))),
             Some(tier) => Ok(tier),

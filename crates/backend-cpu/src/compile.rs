@@ -67,7 +67,7 @@ pub(crate) fn operand(plan: &Plan, id: ValueId) -> Result<OperandView, BackendEr
         ValueStorage::Logits => here(Buffer::Logits, 0),
         ValueStorage::Own => match plan.arena.offsets[id.0] {
             Some(byte) => here(Buffer::Arena, byte / size_of::<f32>()),
-            None => return internal(format!("value {} has no place", value.name)),
+            None => return internal(format!("value {} has no buffer", value.name)),
         },
         ValueStorage::View { of, offset } => {
             let parent = operand(plan, of)?;
@@ -90,7 +90,7 @@ impl Compiler<'_> {
     fn input(&self, node: &Node, i: usize) -> Result<OperandView, BackendError> {
         match node.inputs.get(i) {
             Some(id) => operand(self.plan, *id),
-            None => internal(format!("{} lacks input {i}", node.op.word())),
+            None => internal(format!("{} has no input {i}", node.op.word())),
         }
     }
 
@@ -102,7 +102,7 @@ impl Compiler<'_> {
     fn out(&self, node: &Node, i: usize) -> Result<OperandView, BackendError> {
         match node.outputs.get(i) {
             Some(id) => operand(self.plan, *id),
-            None => internal(format!("{} lacks output {i}", node.op.word())),
+            None => internal(format!("{} has no output {i}", node.op.word())),
         }
     }
 
@@ -314,7 +314,7 @@ impl Compiler<'_> {
         self.in_place(node)?;
         let b = node.weight("lora_b").map(|id| self.plan.ir.weight(id));
         let Some(of) = b.and_then(|weight| weight.adapter) else {
-            return internal(format!("{} has no matrix of an adapter", node.op.word()));
+            return internal(format!("{} has no adapter matrix", node.op.word()));
         };
         let (input, out) = (self.input(node, 1)?, self.out(node, 0)?);
         if node.op == Op::LoraAdd {

@@ -186,7 +186,7 @@ impl CpuModel {
         cancel: &CancelToken,
     ) -> Result<(), BackendError> {
         let (rows, max_rows) = (batch.rows(), self.options.stages.max_batch_tokens);
-        assert!(rows <= max_rows, "a batch of {rows} rows, but at most {max_rows} fit");
+        assert!(rows <= max_rows, "a batch of {rows} rows exceeds the maximum of {max_rows}");
         let a = self.model.config.attention;
         let naive = batch.spans.iter().filter(|s| s.path == AttentionPath::Naive);
         let longest = naive.map(|s| s.first + s.rows.len()).max().unwrap_or(0);
@@ -453,7 +453,7 @@ impl BackendModel for CpuModel {
             distinct_weights(&self.stages).map(|weight| weight.parts[0].tensor.as_str()).collect();
         let index = |selection: &InputSelection| {
             names.iter().position(|name| *name == selection.tensor).ok_or_else(|| {
-                BackendError::Unsupported(format!("the model multiplies by no weight {}", selection.tensor))
+                BackendError::Unsupported(format!("the model has no matmul with weight {}", selection.tensor))
             })
         };
         let weights = selections.iter().map(index).collect::<Result<Vec<_>, _>>()?;

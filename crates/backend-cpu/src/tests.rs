@@ -83,7 +83,7 @@ fn more_rows_than_the_arena_was_made_for_are_refused() {
     let mut model = model(2);
     for rows in [MAX_BATCH_TOKENS + 1, 2 * MAX_BATCH_TOKENS, 3 * KV_BLOCK] {
         let said = forward(&mut model, rows).unwrap_err();
-        assert_eq!(said, format!("a batch of {rows} rows, but at most {MAX_BATCH_TOKENS} fit"));
+        assert_eq!(said, format!("a batch of {rows} rows exceeds the maximum of {MAX_BATCH_TOKENS}"));
     }
     forward(&mut model, MAX_BATCH_TOKENS).unwrap();
 }

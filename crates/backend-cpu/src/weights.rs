@@ -244,7 +244,7 @@ impl WeightScales {
             let table = checkpoint.scales(name, weight.ty, [matrices, outputs, inputs])?;
             let table = table.ok_or_else(|| missing(checkpoint, name))?;
             if *grid.get_or_insert(table.grid) != table.grid {
-                let problem = "holds scales of other parts of a matrix than the first expert's do".into();
+                let problem = "has scales of other parts of a matrix than the first expert".into();
                 return Err(misplaced(checkpoint, name, problem));
             }
             match table.grid {
@@ -306,7 +306,7 @@ pub(crate) fn tiles_in_file(weight: &Weight, checkpoint: &Checkpoint) -> Result<
         Some(info) => {
             let found = match info.tile_rows {
                 Some(rows) => format!("is stored in tiles of matrices of {rows} rows, {} bytes", info.bytes),
-                None => "is stored in rows, but other matrices of this weight in tiles".into(),
+                None => "is stored in rows, but other matrices of this weight are in tiles".into(),
             };
             let problem = format!("{found}; expected {matrices} × {outputs} × {inputs} of {}", weight.ty);
             Err(misplaced(checkpoint, &info.name, problem))

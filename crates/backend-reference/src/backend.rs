@@ -93,7 +93,7 @@ impl Backend for ReferenceBackend {
         let cache = options.stages.bind.cache;
         if cache != CacheType::F32 {
             let problem = format!(
-                "the reference backend keeps its KV cache in f32, not {cache}: leave --cache-type out"
+                "the reference backend supports only an f32 KV cache, not {cache}: omit --cache-type"
             );
             return Err(BackendError::Unsupported(problem));
         }
@@ -110,7 +110,7 @@ impl Backend for ReferenceBackend {
     }
 
     fn limits(&self, _placement: &Placement, _tier: Tier) -> Result<PeakRates, BackendError> {
-        Err(BackendError::Unsupported("the reference backend is for reading, not for measuring".into()))
+        Err(BackendError::Unsupported("the reference backend cannot be benchmarked".into()))
     }
 }
 

@@ -13,7 +13,7 @@ impl Interpreter<'_> {
         let Some(layer) = node.kv_layer else { return internal("a store without a KV layer".into()) };
         let vector = |slot: &str| match node.weight(slot) {
             Some(id) => self.weights.vector(self.ir().weight(id)),
-            None => internal(format!("index_store lacks {slot}")),
+            None => internal(format!("index_store has no {slot}")),
         };
         let (weight, bias) = (vector("index_k_norm")?, vector("index_k_norm_bias")?);
         let keys = self.input(node, 0)?.clone();

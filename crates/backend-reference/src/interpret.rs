@@ -59,7 +59,7 @@ impl Interpreter<'_> {
     }
 
     fn links(&self) -> Result<&RankLinks, BackendError> {
-        self.links.map_or_else(|| internal("a collective, and no other ranks".into()), Ok)
+        self.links.map_or_else(|| internal("a collective without other ranks".into()), Ok)
     }
 
     /// The value at a port; empty if the node does not use the port.

@@ -19,7 +19,7 @@ impl HostKvStore {
     /// # Panics
     /// If the layout stores another type than f32.
     pub fn new(layout: KvLayout) -> HostKvStore {
-        assert_eq!(layout.cache_type, CacheType::F32, "the reference backend keeps its KV cache in f32");
+        assert_eq!(layout.cache_type, CacheType::F32, "the reference backend supports only an f32 KV cache");
         let elements = |layer: &LayerState| match layer {
             LayerState::PerToken(rows) => layout.slots() * rows.width,
             LayerState::Recurrent(state) => layout.state_slots as usize * state.shape.elements(),

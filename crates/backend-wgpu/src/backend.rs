@@ -184,7 +184,7 @@ impl Backend for GpuBackend {
     fn load(&self, request: LoadRequest<'_>) -> Result<Box<dyn BackendModel>, BackendError> {
         if request.communicator.is_some() {
             return Err(BackendError::Unsupported(format!(
-                "the GPU backend does not run a part of a model yet; use {}, or omit {}",
+                "the GPU backend cannot run a part of a model; use {}, or omit {}",
                 Setting::Device.to("cpu"),
                 Setting::Hosts
             )));

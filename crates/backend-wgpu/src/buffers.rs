@@ -193,7 +193,7 @@ impl Readback {
         match ready::received(&receiver) {
             Some(Ok(())) => {}
             Some(Err(error)) => return Err(refused(error.to_string())),
-            None => return Err(refused("the device did not hand out its results".into())),
+            None => return Err(refused("the device did not map its results".into())),
         }
         // The view must be dropped before `unmap`.
         let taken = {

@@ -63,7 +63,7 @@ pub(crate) fn with_pairs(shader: Shader, (pairs, kind): (usize, RopePairs)) -> S
 /// The error for a cache type without shaders.
 pub(crate) fn unsupported(ty: CacheType) -> BackendError {
     BackendError::Unsupported(format!(
-        "the GPU backend has no KV cache of {ty}: use {}, or the CPU",
+        "the GPU backend does not support a KV cache of {ty}: use {}, or the CPU",
         Setting::Cache.to("int8")
     ))
 }

@@ -57,7 +57,7 @@ impl Compiler<'_> {
     pub(crate) fn input(&self, node: &Node, i: usize) -> Result<ShaderOperand, BackendError> {
         match node.inputs.get(i) {
             Some(id) => self.operand(*id),
-            None => internal(format!("{} lacks input {i}", node.op.word())),
+            None => internal(format!("{} has no input {i}", node.op.word())),
         }
     }
 
@@ -69,7 +69,7 @@ impl Compiler<'_> {
     pub(crate) fn output(&self, node: &Node, i: usize) -> Result<ShaderOperand, BackendError> {
         match node.outputs.get(i) {
             Some(id) => self.operand(*id),
-            None => internal(format!("{} lacks output {i}", node.op.word())),
+            None => internal(format!("{} has no output {i}", node.op.word())),
         }
     }
 

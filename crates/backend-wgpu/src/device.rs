@@ -92,7 +92,8 @@ impl Device {
             || limits.max_compute_invocations_per_workgroup < 256
             || limits.max_storage_buffers_per_shader_stage < 8
         {
-            let problem = "shaders need 16 KiB of workgroup memory, workgroups of 256 and 8 storage buffers, which it does not offer";
+            let problem = "shaders need 16 KiB of workgroup memory, workgroups of 256 and 8 storage buffers, \
+                           which it does not support";
             return Err(GpuError::Lacking { device: description.name, problem: problem.into() });
         }
         let request = adapter.request_device(&wgpu::DeviceDescriptor {
@@ -116,7 +117,7 @@ impl Device {
         }));
         let of_loss = Arc::clone(&fault);
         raw.set_device_lost_callback(move |_, message| {
-            let reason = if message.is_empty() { "the driver gives no reason" } else { &message };
+            let reason = if message.is_empty() { "the driver did not report a reason" } else { &message };
             note(&of_loss, DeviceFault::Lost(reason.to_owned()));
         });
         let (in_use, max_in_use) = (AtomicU64::new(0), AtomicU64::new(u64::MAX));
@@ -217,7 +218,7 @@ impl Device {
                 Err(GpuError::Lost { device: self.name().to_owned(), problem: problem.clone() })
             }
             Some(DeviceFault::Full) => {
-                let (device, what) = (self.name().to_owned(), "what it was asked for last".to_owned());
+                let (device, what) = (self.name().to_owned(), "the last allocation".to_owned());
                 Err(GpuError::OutOfMemory { device, what, bytes: None, in_use: self.in_use() })
             }
             None => Ok(()),

@@ -41,7 +41,7 @@ pub enum GpuError {
         /// Bytes not yet uploaded when the device refused.
         missing: u64,
     },
-    #[error("{device}: {what} takes {}, and the device allows {} in one piece", mib(*bytes), mib(*most))]
+    #[error("{device}: {what} takes {}, but the device allows {} per buffer", mib(*bytes), mib(*most))]
     TooLarge { device: String, what: String, bytes: u64, most: u64 },
     /// The device is lost: its driver was reset, a shader hung, or the card was removed.
     #[error(
@@ -89,7 +89,8 @@ impl GpuError {
                 )
             }
             GpuError::TooLarge { what, bytes, most, .. } => format!(
-                "{} takes {}, and the browser allows {} in one piece: choose a shorter context or a smaller model",
+                "{} takes {}, but the browser allows {} per buffer: choose a shorter context or a smaller \
+                 model",
                 subject(what),
                 mib(*bytes),
                 mib(*most)

@@ -30,7 +30,7 @@ pub(crate) fn room(device: &Arc<Device>, wanted: u64) -> Result<u64, GpuError> {
     // Large buffers first, so that few allocations find most of the memory.
     let mut piece = TRIAL.0.min(largest_binding(&device.limits));
     while room < wanted {
-        match Buffer::new(device, "a trial of how much memory there is", piece.min(wanted - room)) {
+        match Buffer::new(device, "a probe of the available memory", piece.min(wanted - room)) {
             Ok(buffer) => {
                 room += buffer.bytes();
                 taken.push(buffer);

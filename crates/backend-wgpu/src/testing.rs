@@ -25,7 +25,7 @@ pub(crate) fn device_with(variant: KernelVariant) -> Option<Arc<Device>> {
     let Some(adapter) = adapters.first() else { return open(None) };
     let variants = variant.alone(adapter);
     if variants.is_none() {
-        println!("SKIPPED: {variant}, which {} does not offer", adapter.name);
+        println!("SKIPPED: {variant}, which {} does not support", adapter.name);
         return None;
     }
     open(variants)

@@ -129,7 +129,7 @@ impl ValueRegisters {
             ValueStorage::Logits => here(ValueBuffer::Logits),
             ValueStorage::Own => match self.of[id.0] {
                 Some(register) => here(ValueBuffer::Register(register)),
-                None => return internal(format!("value {} has no place", value.name)),
+                None => return internal(format!("value {} has no buffer", value.name)),
             },
             ValueStorage::View { of, offset } => {
                 let parent = self.operand(plan, of)?;

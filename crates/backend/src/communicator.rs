@@ -51,7 +51,7 @@ impl Channel {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    #[error("rank {rank} on host {host} is gone: {cause}")]
+    #[error("lost rank {rank} on host {host}: {cause}")]
     Lost { rank: usize, host: String, cause: String },
     #[error("rank {rank} on host {host} has ended")]
     Ended { rank: usize, host: String },
@@ -69,7 +69,7 @@ pub enum RankError {
 /// A forbidden difference between a rank and another one, usually rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "rank {rank} on host {host} differs from rank {other} in {what}: {found}, there {expected}; {advice}"
+    "rank {rank} on host {host} differs from rank {other} in {what}: {found} instead of {expected}; {advice}"
 )]
 pub struct RankDifference {
     pub rank: usize,

@@ -21,7 +21,7 @@ pub enum BackendError {
     MissingTensor { file: String, tensor: String },
     /// A tensor is stored in a format that cannot be decoded.
     #[error(
-        "{file}: tensor {tensor} is stored as {ty}, which Latent cannot compute with; convert the model to another type"
+        "{file}: tensor {tensor} has type {ty}, which is not supported; convert the model to another type"
     )]
     NotDecodable { file: String, tensor: String, ty: TensorType },
     #[error("{file}: {error}")]
@@ -49,7 +49,7 @@ pub enum BackendError {
     #[error("{0}")]
     Unsupported(String),
     /// A KV store of another backend, or of another model.
-    #[error("this KV cache belongs to another backend or model: use a cache that this model created")]
+    #[error("this KV cache belongs to another backend or model: use a cache created by this model")]
     ForeignStore,
     #[error(transparent)]
     Rank(#[from] RankError),

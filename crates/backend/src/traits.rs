@@ -318,7 +318,7 @@ pub trait BackendModel: Send {
 
 fn no_input_statistics() -> BackendError {
     BackendError::Unsupported(format!(
-        "this device does not collect input statistics of weights; use {}",
+        "this device cannot collect input statistics of weights; use {}",
         Setting::Device.to("cpu")
     ))
 }

@@ -85,7 +85,7 @@ impl CheckpointRows<'_> {
             // `BlockFactors` has one size of rectangles for all matrices.
             if *grid.get_or_insert(table.grid) != table.grid {
                 return Err(BackendError::Unsupported(format!(
-                    "{}: the scales {scale} are not for the same parts of a matrix as those of {}",
+                    "{}: the scales {scale} cover other parts of a matrix than those of {}",
                     self.checkpoint.display_name(),
                     weight.key()
                 )));
@@ -108,7 +108,7 @@ impl CheckpointRows<'_> {
             return Ok(());
         }
         Err(BackendError::Unsupported(format!(
-            "{}: packed for the CPU backend; for other devices use the model that it was packed from",
+            "{}: packed for the CPU backend; on other devices use the model that it was packed from",
             self.checkpoint.display_name()
         )))
     }

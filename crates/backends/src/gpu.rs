@@ -75,7 +75,7 @@ pub(crate) fn described(adapter: &latent_backend_wgpu::AdapterDescription) -> Gp
         software: adapter.kind == latent_backend_wgpu::AdapterKind::Software,
         offers: vec![
             format!(
-                "buffers of {}, of which a shader sees {}",
+                "buffers up to {}, bindings up to {}",
                 format_bytes(adapter.max_buffer),
                 format_bytes(adapter.max_binding)
             ),

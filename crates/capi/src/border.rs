@@ -156,5 +156,5 @@ fn check_count<T>(count: usize, name: &str) -> Result<(), Error> {
     let bytes = count.checked_mul(size_of::<T>()).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes
         .map(|_| ())
-        .ok_or_else(|| Error::argument(format!("{name}: {count} elements are more than memory can hold")))
+        .ok_or_else(|| Error::argument(format!("{name}: {count} elements exceed the address space")))
 }

@@ -34,7 +34,8 @@ pub(crate) unsafe fn read<T: SizedStruct>(given: *const T, default: T) -> Result
     let bytes = unsafe { std::slice::from_raw_parts(given.cast::<u8>(), size) };
     if bytes.iter().skip(known).any(|byte| *byte != 0) {
         return Err(Error::argument(format!(
-            "{} of {size} bytes sets fields that this library does not know: it knows {known} bytes; use a newer liblatent",
+            "{} of {size} bytes sets fields that this library does not support: expected at most {known} \
+             bytes; use a newer liblatent",
             T::NAME
         )));
     }

@@ -112,7 +112,7 @@ int main(void) {
                 refused(latent_device_multiply(NULL, inputs, NULL, NULL, &none, &error), &error, "resident is NULL") &&
                 refused(latent_device_array_read(results, found, M, &error), &error, "the result [19, 37]") &&
                 refused(latent_device_array_new(device, x, M, LATENT_INPUT_F32, M, K, &none, &error), &error, "the input [19, 136]") &&
-                refused(latent_device_weight_new(device, &first, order, K, &ordered, &error), &error, "names 136 at 0, but K is 136") &&
+                refused(latent_device_weight_new(device, &first, order, K, &ordered, &error), &error, "has 136 at 0, but K is 136") &&
                 none == NULL && ordered == NULL;
     latent_gemm_free(gemm);
     latent_device_array_free(inputs);

@@ -75,7 +75,7 @@ int main(int argc, char **argv) {
     CHECK(base.count > 0 && same(&base, &quiet) && same(&base, &again));
     CHECK(same(&lora, &asked) && !same(&base, &lora));
     CHECK(generate(changed, wrong, 2, &again, &error) == LATENT_INVALID_ARGUMENT);
-    CHECK(strstr(latent_error_message(error), "2 scales of adapters were given, the model has 1 adapters"));
+    CHECK(strstr(latent_error_message(error), "2 adapter scales were given, but the model has 1 adapters"));
     latent_error_free(error);
     error = NULL;
     CHECK(generate(changed, wrong + 1, 1, &again, &error) == LATENT_INVALID_ARGUMENT);

@@ -59,7 +59,7 @@ static void arguments(const latent_model *model) {
     REFUSED(LATENT_INVALID_ARGUMENT, "model is NULL", latent_tokenize(NULL, "a", 1, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "text is NULL", latent_tokenize(model, NULL, 1, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "byte 1 of 2", latent_tokenize(model, "a\xc3", 2, 0, 0, &tokens, &error));
-    REFUSED(LATENT_INVALID_ARGUMENT, "more than memory", latent_tokenize(model, "a", SIZE_MAX, 0, 0, &tokens, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "exceed the address space", latent_tokenize(model, "a", SIZE_MAX, 0, 0, &tokens, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "tokens is NULL", latent_tokenize(model, "a", 1, 0, 0, NULL, &error));
     /* The error may be NULL. */
     CHECK(latent_tokenize(model, NULL, 1, 0, 0, &tokens, NULL) == LATENT_INVALID_ARGUMENT);
@@ -108,7 +108,7 @@ static void arguments(const latent_model *model) {
     REFUSED(LATENT_INVALID_ARGUMENT, "room for 3", latent_logits(model, prompt, 3, false, few, 3, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "room for 3", latent_embed(model, "a", 1, few, 3, &error));
     REFUSED(LATENT_INVALID_ARGUMENT, "messages is not JSON", latent_render_chat(model, "[", 1, NULL, 0, &text, NULL, &error));
-    REFUSED(LATENT_INVALID_ARGUMENT, "names no role", latent_render_chat(model, "[{}]", 4, NULL, 0, &text, NULL, &error));
+    REFUSED(LATENT_INVALID_ARGUMENT, "has no role", latent_render_chat(model, "[{}]", 4, NULL, 0, &text, NULL, &error));
 }
 
 struct stopping {

@@ -37,7 +37,7 @@ pub(crate) struct UnsupportedModel(pub(crate) String);
 
 /// A comparison that found and printed differences: exit code 1.
 #[derive(Debug, thiserror::Error)]
-#[error("the two sides part")]
+#[error("the two sides differ")]
 pub(crate) struct ReportedDifferences;
 
 /// A child process printed the error and exited with this code.

@@ -109,12 +109,12 @@ impl HostsDocument {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match &self.link {
             None if self.host.len() > 1 => {
-                return Err(UsageError("no [link] between the hosts".into()).into());
+                return Err(UsageError("[link] between the hosts is missing".into()).into());
             }
             // An all-reduce is predicted from both numbers: half of them would be combined with the
             // plain link's.
             Some(link) if link.sum_gbit_per_s.is_some() != link.sum_latency_us.is_some() => {
-                let both = "sum_gbit_per_s and sum_latency_us: give both, or none of them";
+                let both = "sum_gbit_per_s and sum_latency_us: set both or neither";
                 return Err(UsageError(both.into()).into());
             }
             Some(link) => {
@@ -211,9 +211,12 @@ mod tests {
         // One of the two `sum_` keys alone is an error.
         let half = file.text().replace("sum_latency_us = 500.0\n", "");
         std::fs::write(&path, &half).unwrap();
-        assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("give both"), "{half}");
+        assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("set both"), "{half}");
         // Two hosts need a link.
         std::fs::write(&path, alone.text().repeat(2)).unwrap();
-        assert!(format!("{:#}", HostsFile::read(&path).unwrap_err()).contains("no [link]"));
+        assert!(
+            format!("{:#}", HostsFile::read(&path).unwrap_err())
+                .contains("[link] between the hosts is missing")
+        );
     }
 }

@@ -109,7 +109,7 @@ fn warn_if_older(checkpoint: &Checkpoint) {
             "warning: {source} in the same folder is not the file that {file} was packed from, or has changed since; \
              `latent pack -m {source} --force` packs it again"
         )),
-        Err(error) => output::note(&format!("warning: {file} cannot be compared with its source: {error}")),
+        Err(error) => output::note(&format!("warning: cannot compare {file} with its source: {error}")),
     }
 }
 
@@ -180,8 +180,7 @@ fn demo() -> Result<Checkpoint> {
 
 #[cfg(not(feature = "demo"))]
 fn demo() -> Result<Checkpoint> {
-    let problem =
-        "this build has no demo model in it (it was built without the feature `demo`): give -m MODEL";
+    let problem = "this build has no demo model (it was built without the feature `demo`): use -m MODEL";
     Err(UsageError(problem.into()).into())
 }
 
@@ -192,8 +191,9 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     let hosts = ranks::hosts(args.partition.as_ref())?;
     // Without this error, a forgotten mpirun would silently run the whole model on one host.
     if args.hosts_file.is_some() && hosts.is_none() {
-        let problem = "--hosts-file predicts a model that several ranks share, and this process runs the model alone: start ranks with mpirun \
-                       (docs/hosts.md), or leave the flag out; `latent plan-hosts` predicts without ranks";
+        let problem = "--hosts-file needs several ranks, but this process runs the model alone: start ranks \
+                       with mpirun (docs/hosts.md), or omit the flag; `latent plan-hosts` predicts without \
+                       ranks";
         return Err(UsageError(problem.into()).into());
     }
     let backend = backend(args)?;
@@ -233,7 +233,7 @@ pub(crate) fn backend(args: &EngineArgs) -> Result<Box<dyn Backend>, BackendErro
         let why = match &args.device {
             Some(device) if device != "auto" => format!("--device is {device}"),
             _ if latent_backends::gpu_devices().is_empty() => "no GPU is available".to_owned(),
-            _ => "the only GPU is a software adapter, which --device gpu uses".to_owned(),
+            _ => "the only GPU is a software adapter, used only with --device gpu".to_owned(),
         };
         output::note(&format!("warning: --n-gpu-layers {layers} is ignored: {why}"));
     }
@@ -248,7 +248,7 @@ pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArg
         Some(tokens) if tokens == 0 || tokens > limit => {
             if tokens > limit {
                 output::note(&format!(
-                    "warning: --ctx-size {tokens} is above the model's limit: {limit} tokens are used"
+                    "warning: --ctx-size {tokens} exceeds the model's limit: using {limit} tokens"
                 ));
             }
             Cow::Owned(EngineArgs { ctx_size: Some(limit), ..args.clone() })
@@ -260,7 +260,7 @@ pub(crate) fn with_context(args: &EngineArgs, limit: usize) -> Cow<'_, EngineArg
 /// Refuses more tokens than the model's context.
 pub(crate) fn check_length(tokens: usize, limit: usize) -> Result<()> {
     if tokens > limit {
-        let problem = format!("{tokens} tokens are more than the model's context of {limit}: give fewer");
+        let problem = format!("{tokens} tokens exceed the model's context of {limit}: use fewer");
         return Err(UsageError(problem).into());
     }
     Ok(())
@@ -287,7 +287,7 @@ pub(crate) fn limits(engine: &Engine, args: &EngineArgs) -> Result<PeakRates> {
     let cpu = summary.backend == latent_backends::NAMES[0];
     let backend = if cpu { latent_backends::cpu() } else { args.backend()? };
     let measured = latent_backends::limits(&*backend, &summary.placement, summary.tier);
-    measured.context("measuring what the machine can do")
+    measured.context("measuring the machine's limits")
 }
 
 /// The device or cores whose peak rates are measured.
@@ -370,10 +370,10 @@ fn warn_of_limits(engine: &Engine) {
     }
     match s.timed {
         None => {}
-        Some(0) => output::note(
-            "warning: the file of --tuned has no times that decide between kernels of this model",
-        ),
-        Some(count) => output::note(&format!("{count} kernels of the plans are chosen by measured times")),
+        Some(0) => {
+            output::note("warning: --tuned has no effect: the file has no times for this model's kernels")
+        }
+        Some(count) => output::note(&format!("{count} kernels were chosen by measured times")),
     }
     if !s.portable.is_empty() {
         output::note(&format!("portable code for: {}", s.portable.join(", ")));

@@ -27,8 +27,8 @@ pub(crate) fn pack(
     })?;
     packed.not_finite.iter().for_each(|(tensor, count)| {
         bar.note(&format!(
-            "warning: tensor {tensor} has {count} numbers or scales that are NaN or infinite; they were packed as they \
-             are (`latent verify --weights` says more)"
+            "warning: tensor {tensor} has {count} numbers or scales that are NaN or infinite; they were \
+             packed unchanged (see `latent verify --weights`)"
         ));
     });
     Ok(packed)
@@ -44,7 +44,7 @@ pub(crate) fn cached(checkpoint: Checkpoint, args: &EngineArgs) -> Result<Checkp
     }
     if args.partition.is_some() {
         return Err(UsageError(
-            "--pack-cache is for one host: every rank reads its own part of the model".into(),
+            "--pack-cache cannot be used with ranks: every rank reads its own part of the model".into(),
         )
         .into());
     }

@@ -62,7 +62,7 @@ fn check_shards(outline: &Outline) -> Result<()> {
         return Ok(());
     }
     let problem = format!(
-        "{}: {here} of its {all} shards are here; predictions are made of all of them",
+        "{}: {here} of its {all} shards are present; predictions assume all of them",
         outline.display_name()
     );
     Err(exit::UsageError(problem).into())

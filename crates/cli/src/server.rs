@@ -51,11 +51,11 @@ pub(crate) enum Trouble {
     NotFound { url: String, path: String, detail: String },
     #[error("{url} redirects to {to:?}: use that address if you trust it")]
     Moved { url: String, to: String },
-    #[error("{url} refuses the request (status {status}){detail}")]
+    #[error("{url} rejected the request (status {status}){detail}")]
     Refused { url: String, status: u16, detail: String },
     #[error("the connection to {url} was lost: {problem}")]
     Lost { url: String, problem: String },
-    #[error("the answer of {url} has not grown for {seconds} s (--timeout SECONDS waits longer)")]
+    #[error("{url} sent no data for {seconds} s (--timeout SECONDS waits longer)")]
     Stalled { url: String, seconds: f64 },
     #[error("{url} sent an invalid answer: {problem}")]
     Response { url: String, problem: String },
@@ -107,9 +107,7 @@ impl ServerClient {
         // Such a key cannot be a header value: `ureq` would fail later with an error that does not
         // name the key.
         if key.as_ref().is_some_and(|key| !key.bytes().all(|b| b.is_ascii_graphic())) {
-            return Err(
-                UsageError("the server's key contains spaces or characters other than ASCII".into()).into()
-            );
+            return Err(UsageError("the server's key contains spaces or non-ASCII characters".into()).into());
         }
         // Loading the system's certificates takes time and can fail in a minimal container. Plain
         // http needs none of them.
@@ -264,8 +262,8 @@ impl ServerClient {
         }
         let detail = error_detail(response);
         Err(match status {
-            401 | 403 if self.key.is_none() => Trouble::Key { url, problem: "asks for a key" },
-            401 | 403 => Trouble::Key { url, problem: "does not take the key" },
+            401 | 403 if self.key.is_none() => Trouble::Key { url, problem: "requires a key" },
+            401 | 403 => Trouble::Key { url, problem: "rejected the key" },
             429 => Trouble::Full { url, wait, detail },
             503 => Trouble::NotReady { url, wait, detail },
             404 | 405 => Trouble::NotFound { url, path, detail },
@@ -303,17 +301,17 @@ impl Drop for LineStream {
 fn address(url: &str) -> Result<String, &'static str> {
     let url = url.trim();
     let whole = if url.contains("://") { url.to_owned() } else { format!("http://{url}") };
-    let uri: Uri = whole.parse().map_err(|_| "not a web address")?;
+    let uri: Uri = whole.parse().map_err(|_| "not a URL")?;
     if !matches!(uri.scheme_str(), Some("http" | "https")) {
-        return Err("expected an address that begins with http:// or https://");
+        return Err("expected a URL that begins with http:// or https://");
     }
     let authority = uri.authority().filter(|a| !a.host().is_empty()).ok_or("it has no host")?;
     // A password in the address would show in `ps` and in error messages.
     if authority.as_str().contains('@') {
-        return Err("it holds a user; a key belongs into --api-key-file or LATENT_API_KEY");
+        return Err("it has a user name; set the key with --api-key-file or LATENT_API_KEY");
     }
     if uri.query().is_some() {
-        return Err("it holds a query");
+        return Err("it has a query");
     }
     // OpenAI's clients take a base URL that ends with /v1. Users paste the same one here.
     let trimmed = whole.trim_end_matches('/');

@@ -118,14 +118,14 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
         } else if let Some(target) = experts.get(name).filter(|target| target.contains("{expert}")) {
             // `split` assumes one matrix per expert.
             if pair.a.shape.len() != 3 || pair.a.shape[0] != count {
-                return Err(refused(&pair.target, &format!("it does not have matrices of {count} experts")));
+                return Err(refused(&pair.target, &format!("it must have matrices of {count} experts")));
             }
             for (expert, (a, b)) in a.split().into_iter().zip(b.split()).enumerate() {
                 let target = target.replace("{expert}", &expert.to_string());
                 pairs.push(RenamedPair { target, rank, factor, a, b });
             }
         } else {
-            let problem = "the base model has no tensor of this name that has one in the other form too";
+            let problem = "the base model has no tensor of this name with an equivalent in the other format";
             return Err(refused(&pair.target, problem));
         }
     }
@@ -148,8 +148,8 @@ fn renamed(adapter: &AdapterFile, base: &AdapterBase<'_>) -> Result<Vec<RenamedP
                     && (&pair.a.shape, &pair.b.shape) == (&first.a.shape, &first.b.shape)
             };
             let Some(pair) = pair.as_ref().filter(alike) else {
-                let problem =
-                    "a GGUF adapter has matrices of all experts of a layer, of one rank, alpha and type";
+                let problem = "a GGUF adapter needs matrices of all experts of a layer, with equal rank, \
+                               alpha and type";
                 return Err(refused(&first.target, problem));
             };
             stack.a.bytes.extend_from_slice(adapter.data(&pair.a));

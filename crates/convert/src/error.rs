@@ -34,7 +34,7 @@ pub enum ConvertError {
     /// An adapter of another base model, or a matrix that cannot be decoded.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Adapter { path: PathBuf, tensor: String, problem: String },
-    #[error("{file}: it is {what}; give {expected}")]
+    #[error("{file}: it is {what}, expected {expected}")]
     Kind { file: String, what: &'static str, expected: &'static str },
     #[error("{}: its folder {} does not exist; create it first", path.display(), folder.display())]
     NoFolder { path: PathBuf, folder: PathBuf },
@@ -45,7 +45,7 @@ pub enum ConvertError {
     /// The target's folder contains a file that would become part of the new model.
     #[error("{}: it contains {name}, which would become part of the new model; remove it or give another folder", path.display())]
     Leftover { path: PathBuf, name: String },
-    #[error("{file}: {} unknown to the circuit: {}", counted(tensors), listed(tensors))]
+    #[error("{file}: the circuit does not use {}: {}", counted(tensors), listed(tensors))]
     Unknown { file: String, tensors: Vec<String> },
     /// A tensor is stored in a type that cannot be decoded.
     #[error("tensor {tensor}: it is stored as {ty}, which cannot be decoded")]
@@ -68,7 +68,7 @@ pub enum ConvertError {
     Type { ty: TensorType, known: String },
     #[error(transparent)]
     TooManyFiles(#[from] TooManyFiles),
-    #[error("no thread to encode with: {error}")]
+    #[error("cannot start an encoding thread: {error}")]
     Thread { error: std::io::Error },
     #[error(transparent)]
     Input(#[from] InputError),
@@ -91,7 +91,8 @@ pub enum ConvertError {
     #[error("tensor {tensor}: row length {columns} is not a multiple of the {ty} block size ({block}); choose another type for it", block = ty.block_len())]
     Width { tensor: String, columns: usize, ty: TensorType },
     #[error(
-        "tensor {tensor} is already quantized ({from}), and loses more quality as {to}: use a file with F32, F16 or BF16 weights, or set {}",
+        "tensor {tensor} is already quantized ({from}), so quantizing it to {to} loses more quality: use a \
+         file with F32, F16 or BF16 weights, or set {}",
         Setting::AllowRequantize
     )]
     Requantize {
@@ -106,19 +107,19 @@ pub enum ConvertError {
         Setting::Imatrix
     )]
     NeedsImportance { tensor: String, ty: TensorType },
-    #[error("{}: no importance matrix: {problem}", path.display())]
+    #[error("{}: not an importance matrix: {problem}", path.display())]
     Importance { path: PathBuf, problem: String },
     /// The file has a single row of importances for all heads or experts of a tensor.
     #[error("{}: it has one row of importances for all {matrices} matrices of {tensor}, but each matrix needs its own; \
          create the file again with `latent imatrix` or a newer llama-imatrix", path.display())]
     SharedImportance { path: PathBuf, tensor: String, matrices: usize },
-    #[error("{}: no Hessians to quantize by: {problem}", path.display())]
+    #[error("{}: no Hessians for GPTQ: {problem}", path.display())]
     Hessian { path: PathBuf, problem: String },
-    #[error("{0} has no GPTQ; choose one of {list}", list = crate::quantize::gptq_type_names())]
+    #[error("GPTQ does not support {0}; choose one of {list}", list = crate::quantize::gptq_type_names())]
     NoGptq(TensorType),
-    #[error("the damping is {0}; it must be a number above 0, such as 0.01")]
+    #[error("the damping is {0}, expected a number above 0, such as 0.01")]
     Damping(f64),
-    #[error("{}: it is of another model: {problem}", path.display())]
+    #[error("{}: it belongs to another model: {problem}", path.display())]
     OtherModel { path: PathBuf, problem: String },
     #[error(
         "tensor {tensor}: row {row} has weights that are NaN or infinite (`latent verify` counts them: {})",
@@ -161,7 +162,7 @@ pub enum ConvertError {
 }
 
 fn counted(tensors: &[String]) -> String {
-    if tensors.len() == 1 { "a tensor is".into() } else { format!("{} tensors are", tensors.len()) }
+    if tensors.len() == 1 { "a tensor".into() } else { format!("{} tensors", tensors.len()) }
 }
 
 /// Maximum number of names in a message.

@@ -262,14 +262,16 @@ fn about(
 
 fn note_tokenizer(report: &mut ConversionReport, tokenizer: Option<&GgufTokenizer>) {
     let Some(tokenizer) = tokenizer else {
-        report.notes.push("the folder has no tokenizer, and so the file has none".into());
+        report.notes.push("the folder has no tokenizer, so the file has none".into());
         return;
     };
     let rules = tokenizer.lost_rules.iter();
-    report.notes.extend(rules.map(|rule| format!("GGUF files cannot hold a rule of the tokenizer, {rule}")));
+    report
+        .notes
+        .extend(rules.map(|rule| format!("GGUF files cannot express a rule of the tokenizer, {rule}")));
     if !tokenizer.lost_ends.is_empty() {
         report.notes.push(format!(
-            "generation_config.json has more tokens that end an answer than GGUF files have keys for; left out: {:?}",
+            "generation_config.json has more end-of-generation tokens than GGUF has keys for; omitted: {:?}",
             tokenizer.lost_ends
         ));
     }

@@ -95,7 +95,7 @@ pub(crate) fn tokenizer(
             files.push(("tokenizer_config.json".into(), pretty(&tokenizer.config.into())));
         }
         Err(TextError::Missing) => {
-            report.notes.push("the file has no tokenizer, and so the folder has none".into())
+            report.notes.push("the file has no tokenizer, so the folder has none".into())
         }
         // Not fatal: the folder is usable with another tokenizer.
         Err(error) => report.notes.push(format!("the folder has no tokenizer: {error}")),

@@ -16,33 +16,37 @@ pub(crate) fn notes(config: &ModelConfig) -> Vec<String> {
     let mut notes = Vec::new();
     if OWN.contains(&architecture.as_str()) {
         notes.push(format!(
-            "llama.cpp does not know the architecture {architecture}: it will not load the file"
+            "llama.cpp does not support the architecture {architecture}: it will not load the file"
         ));
     }
     if config.query_gate == Some(QueryGate::Fused) {
         notes.push(
-            "llama.cpp needs queries and output gates as two matrices, and in this model they are one that is not block-diagonal: it will not load \
-             the file"
+            "llama.cpp needs separate matrices for queries and output gates, but this model has one that is \
+             not block-diagonal: it will not load the file"
                 .into(),
         );
     }
     if config.moe.is_some_and(|moe| moe.router.groups > 1 && moe.router.group_mask == GroupMask::Zero) {
         notes.push(
-            "llama.cpp never chooses experts of other groups, and this model counts them as 0: where scores are negative it will choose other experts"
+            "llama.cpp never selects experts of other groups, but this model scores them as 0: it will \
+             select other experts if scores are negative"
                 .into(),
         );
     }
     if config.attention_bias {
-        notes.push("llama.cpp has no biases of attention: it will not load the file".into());
+        notes.push("llama.cpp does not support attention biases: it will not load the file".into());
     }
     if config.moe.is_some_and(|moe| best_expert(&moe.router)) {
         notes.push(
-            "llama.cpp judges groups of experts by their two best experts, and this model by the best one: it will choose other experts".into(),
+            "llama.cpp ranks expert groups by their two best experts, but this model by the best one: it \
+             will select other experts"
+                .into(),
         );
     }
     if config.own_scales().iter().any(Option::is_some) {
         notes.push(format!(
-            "llama.cpp scales every model of architecture {architecture} alike, and this one has other factors: it will compute something else"
+            "llama.cpp uses the same scaling factors for all models of architecture {architecture}, but this \
+             one has others: its results will differ"
         ));
     }
     notes

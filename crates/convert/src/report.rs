@@ -24,7 +24,7 @@ impl ConversionReport {
         for (why, tensors) in reasons {
             let more =
                 if tensors.len() > 1 { format!(" and {} more", tensors.len() - 1) } else { String::new() };
-            self.notes.push(format!("left out {}{more}: {why}", tensors[0]));
+            self.notes.push(format!("omitted {}{more}: {why}", tensors[0]));
         }
     }
 }

@@ -86,7 +86,7 @@ impl<'a> OldFile<'a> {
         let missing = || latent_graph::GraphError::MissingTensor {
             file: self.checkpoint.display_name(),
             tensor: part.tensor.clone(),
-            hint: "it was there before".into(),
+            hint: "it already exists".into(),
         };
         let info = self.checkpoint.info(&part.tensor).ok_or_else(missing)?;
         let bytes = self.checkpoint.rows(&part.tensor)?.ok_or_else(missing)?;

@@ -40,7 +40,7 @@ pub(crate) fn address(plan: &Plan, id: ValueId) -> Result<Address, EmitError> {
         ValueStorage::Logits => Ok(whole(Memory::Logits)),
         ValueStorage::Own => match plan.arena.offsets.get(id.0).copied().flatten() {
             Some(at) => Ok(whole(Memory::Arena(at))),
-            None => Err(EmitError::internal(format!("{} has no place in the arena", value.name))),
+            None => Err(EmitError::internal(format!("{} has no offset in the arena", value.name))),
         },
         ValueStorage::View { of, offset } => {
             // Recursive, but only over views of one value, such as a split of an in-place sum.

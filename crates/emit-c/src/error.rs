@@ -14,7 +14,7 @@ pub enum EmitError {
         /// Everything that has no C code, and what to do about it.
         missing: Vec<String>,
     },
-    #[error("the plan cannot be written as C: {problem}; this is an error of Latent")]
+    #[error("the plan cannot be written as C: {problem} (please report this)")]
     Internal { problem: String },
 }
 

@@ -39,7 +39,7 @@ impl ContextShift {
         }
         let most = context.saturating_sub(2);
         Err(EngineError::Options(format!(
-            "{}: a context of {context} tokens cannot shift with as many kept; keep at most {most}",
+            "{}: too many kept tokens for a context of {context} tokens; keep at most {most}",
             Setting::Keep.to(self.keep)
         )))
     }

@@ -47,7 +47,7 @@ impl std::str::FromStr for Draft {
         [Draft::None, Draft::Ngram, Draft::Mtp, Draft::All]
             .into_iter()
             .find(|draft| draft.name() == word)
-            .ok_or_else(|| format!("unknown kind of drafts {word:?}; expected none, ngram, mtp or all"))
+            .ok_or_else(|| format!("unknown draft kind {word:?}; expected none, ngram, mtp or all"))
     }
 }
 

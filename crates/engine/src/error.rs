@@ -19,7 +19,7 @@ pub enum EngineError {
     #[error(transparent)]
     ModelConfig(#[from] ConfigError),
     /// Tensors or hyper-parameters are missing, and no rank has some of the model's files.
-    #[error("{error}; no rank has {files}: copy to each rank the files with its own tensors")]
+    #[error("{error}; no rank has {files}: copy to each rank the files that contain its tensors")]
     FilesOfNobody { error: Box<EngineError>, files: String },
     /// The tensors do not match the circuit, or an operation has no kernel.
     #[error(transparent)]
@@ -55,24 +55,25 @@ pub enum EngineError {
     StatesFull(#[from] StatesFull),
     /// A context shift of a model with recurrent layers.
     #[error(
-        "this model has recurrent layers, whose state cannot forget tokens, so its context cannot be shifted; use a larger {}, or omit {}",
+        "context shift is not supported for models with recurrent layers, whose state cannot forget tokens; \
+         use a larger {}, or omit {}",
         Setting::Context,
         Setting::Shift
     )]
     NoContextShift,
     /// A range of rows that the sequence does not have.
-    #[error("rows {}..{} are not a stretch of the sequence, which has {rows} rows", stretch.start, stretch.end)]
+    #[error("rows {}..{} are out of range: the sequence has {rows} rows", stretch.start, stretch.end)]
     Stretch { stretch: std::ops::Range<usize>, rows: usize },
     /// A logits processor cannot continue. See
     /// [`LogitsProcessor::failure`](crate::LogitsProcessor::failure).
     #[error("{0}")]
     Constraint(String),
     /// Another engine has run the sequence and keeps its blocks.
-    #[error("another engine has run this sequence and keeps its cache: use it with that one")]
+    #[error("this sequence belongs to another engine, which has its cache: use it with that engine")]
     ForeignSequence,
     /// A panic in the code of one answer: its sampler, its
     /// [`LogitsProcessor`](crate::LogitsProcessor)s, its listener.
-    #[error("a panic in the code of this request: {0}")]
+    #[error("the code of this request panicked: {0}")]
     Panicked(String),
     /// A saved sequence cannot be written or read.
     #[error(transparent)]

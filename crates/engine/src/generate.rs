@@ -177,7 +177,7 @@ impl Engine {
         let (prompt, context) = (&request.prompt, self.context());
         if prompt.is_empty() {
             return Err(EngineError::Options(format!(
-                "the prompt has no tokens; give a text or {}",
+                "the prompt is empty; pass a text or {}",
                 Setting::Tokens
             )));
         }
@@ -289,12 +289,12 @@ impl Engine {
             format!("start with a larger {} (up to {largest} tokens) or shorten the prompt", Setting::Context)
         } else if limit > tokens {
             format!(
-                "no more than {largest} tokens of context fit into memory; shorten the prompt, or try {} with {}",
+                "at most {largest} tokens of context fit into memory; shorten the prompt, or try {} with {}",
                 Setting::Context.to(limit),
                 Setting::Force
             )
         } else {
-            format!("the model was made for {limit} tokens at most: shorten the prompt")
+            format!("the model supports at most {limit} tokens: shorten the prompt")
         };
         EngineError::Options(format!(
             "the prompt has {tokens} tokens, but the context holds {context}; {advice}"

@@ -299,7 +299,7 @@ impl Generation {
         for processor in &mut self.processors {
             // Without processors, a step may return only the largest logits of a row (`enough`).
             let Some(logits) = self.logits.whole_mut() else {
-                let problem = "a processor was added after the logits that it had to change were taken";
+                let problem = "a logits processor was added after the logits had been taken";
                 return Err(EngineError::Sampling(problem.into()));
             };
             processor.process(&self.context, logits);
@@ -371,7 +371,8 @@ impl Generation {
         match refused {
             None => Ok(sampled),
             Some(token) => Err(EngineError::Sampling(format!(
-                "the sampler of this request returned token {token}, which is forbidden here or outside the vocabulary of {}",
+                "the sampler of this request returned token {token}, which is not allowed here or outside \
+                 the vocabulary of {} tokens",
                 self.vocab
             ))),
         }

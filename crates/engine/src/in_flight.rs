@@ -75,11 +75,11 @@ impl Engine {
     fn check_room(&self) -> Result<(), EngineError> {
         let (most, now) = (self.steps_in_flight(), self.flights.queue.len());
         let problem = if self.drafts() {
-            "an engine that drafts has no steps in flight: run them by Engine::step".into()
+            "steps in flight are not supported with drafts: use Engine::step".into()
         } else if most < 2 {
-            "a model of one stretch of layers has no steps in flight: run them by Engine::step".into()
+            "steps in flight need a model with at least two stretches of layers: use Engine::step".into()
         } else if now >= most {
-            format!("{now} steps are in flight, as many as there can be: collect the first one")
+            format!("{now} steps are in flight, which is the maximum: collect the first one")
         } else {
             return Ok(());
         };
@@ -111,7 +111,7 @@ impl Engine {
         match self.flights.queue.pop_front_if(|flight| flight.number == ticket.0) {
             Some(flight) => self.wait_for(flight, sink),
             None => {
-                let problem = "a step in flight that has failed before, or is of another engine";
+                let problem = "the step in flight has failed or belongs to another engine";
                 Err(EngineError::Options(problem.into()))
             }
         }

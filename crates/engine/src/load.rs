@@ -58,7 +58,7 @@ type MemoryPool<'p> = (&'p AvailableMemory, Box<dyn Fn(usize) -> MemoryEstimate 
 
 /// The warning of a build that is not optimized.
 fn unoptimized(optimized: bool) -> Option<String> {
-    let advice = "this build is not optimized, and some three hundred times slower than one that is: build with --release, or set \
+    let advice = "this build is not optimized and about 300 times slower: build with --release, or set \
                   opt-level = 3 in [profile.dev.package.\"*\"] of Cargo.toml";
     (!optimized).then(|| advice.to_owned())
 }
@@ -79,7 +79,7 @@ impl Engine {
         match Engine::load_rank(backend, checkpoint, options, progress)? {
             Rank::Leads(engine) => Ok(*engine),
             Rank::Follows(_) => {
-                let problem = "this process is not rank 0 of those that share the model: it follows, by Engine::load_rank";
+                let problem = "this process is not rank 0 of a shared model: call Engine::load_rank instead";
                 Err(EngineError::Options(problem.into()))
             }
         }
@@ -203,7 +203,7 @@ impl LoadedEngine<'_> {
         let context = resolved.options.context;
         let tokens = resolved.cache_tokens(context);
         let blocks = u32::try_from(tokens.div_ceil(KV_BLOCK)).map_err(|_| {
-            EngineError::Options(format!("a KV cache of {tokens} tokens has more blocks than can be counted"))
+            EngineError::Options(format!("a KV cache of {tokens} tokens has too many blocks"))
         })?;
         let state_slots = resolved.state_slots(model.stages())?;
         let mtp = stage_index::mtp(model.stages());
@@ -260,15 +260,16 @@ fn check_adapters(
         return Ok(());
     }
     let problem = if options.hosts.is_some() {
-        "a model that several ranks share runs without LoRA adapters: start one process, or merge the adapters into the model".to_owned()
-    } else if options.offload.is_some() {
-        "a model whose layers are on two devices runs without LoRA adapters: leave --n-gpu-layers out"
+        "LoRA adapters are not supported for a model shared by several ranks: use one process, or merge the \
+         adapters into the model"
             .to_owned()
+    } else if options.offload.is_some() {
+        "LoRA adapters are not supported for a model on two devices: omit --n-gpu-layers".to_owned()
     } else if !backend.target().adapters {
         let name = backend.name();
-        format!("the {name} backend runs no LoRA adapters: use {}", Setting::Device.to("cpu"))
+        format!("the {name} backend does not support LoRA adapters: use {}", Setting::Device.to("cpu"))
     } else if checkpoint.packed_from().is_some() {
-        "a packed file runs without LoRA adapters: give the file that it was packed from".to_owned()
+        "LoRA adapters are not supported for packed files: use the file that it was packed from".to_owned()
     } else {
         return Ok(());
     };
@@ -369,7 +370,7 @@ impl<'a> EngineLoader<'a> {
                 Setting::Context.to(0)
             ))),
             Some(context) if context > limit => Err(EngineError::Options(format!(
-                "{} is more than the model was made for: {limit} tokens",
+                "{} exceeds the model's maximum of {limit} tokens",
                 Setting::Context.to(context)
             ))),
             Some(context) => Ok(context),

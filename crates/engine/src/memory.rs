@@ -28,8 +28,8 @@ impl fmt::Display for MemoryOvercommit {
         let (mapped, left) = (format_bytes(self.mapped), format_bytes(self.left));
         write!(
             f,
-            "{mapped} of weights are read from the file again and again, since only {left} of memory are left for them: \
-             every step waits for the disk"
+            "{mapped} of weights are read from disk in every step, because only {left} of memory are left \
+             for them"
         )
     }
 }
@@ -78,16 +78,17 @@ impl fmt::Display for OutOfMemory {
         }
         match self.fits {
             Some(context) => {
-                write!(f, "try {}, or {} to go on all the same", Setting::Context.to(context), Setting::Force)
+                write!(f, "try {}, or load it anyway with {}", Setting::Context.to(context), Setting::Force)
             }
             // The weights of a packed file are mapped, so that only the rest must fit.
             None if self.needed.resident() - self.needed.weights < self.available.bytes => write!(
                 f,
-                "use a smaller model, or pack it with `latent pack`: the system can page the weights of a packed file; or load it anyway with {}",
+                "use a smaller model, pack it with `latent pack`, so that its weights can be paged, or load \
+                 it anyway with {}",
                 Setting::Force
             ),
             None => {
-                write!(f, "no context fits; use a smaller model, or {} to go on all the same", Setting::Force)
+                write!(f, "no context fits; use a smaller model, or load it anyway with {}", Setting::Force)
             }
         }
     }
@@ -96,7 +97,7 @@ impl fmt::Display for OutOfMemory {
 impl OutOfMemory {
     fn advise_device(&self, fitting: FittingLayers, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match fitting.layers {
-            0 => write!(f, "not even the output fits there: take {}", Setting::Device.to("cpu"))?,
+            0 => write!(f, "not even the output layer fits: use {}", Setting::Device.to("cpu"))?,
             layers => {
                 let offload = Setting::Offload.to(layers);
                 write!(f, "try {offload} (of {}; the other layers stay on the CPU)", fitting.of)?;
@@ -108,7 +109,7 @@ impl OutOfMemory {
         if fitting.smaller_cache {
             write!(f, ", or {}", Setting::Cache.to("f16"))?;
         }
-        write!(f, "; {} tries all the same", Setting::Force)
+        write!(f, ", or load it anyway with {}", Setting::Force)
     }
 }
 

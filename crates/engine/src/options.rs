@@ -60,7 +60,7 @@ impl FromStr for SparseAttention {
 
     fn from_str(word: &str) -> Result<Self, String> {
         let found = Self::ALL.iter().find(|(_, name)| name.eq_ignore_ascii_case(word));
-        found.map(|(choice, _)| *choice).ok_or_else(|| format!("{word:?} is unknown: expected on or off"))
+        found.map(|(choice, _)| *choice).ok_or_else(|| format!("unknown value {word:?}: expected on or off"))
     }
 }
 
@@ -228,7 +228,7 @@ impl EngineOptions {
         ];
         match sizes.into_iter().find(|(.., size, most)| size.is_some_and(|size| size > *most)) {
             Some((setting, Some(size), most)) => {
-                Err(EngineError::Options(format!("{} is too much: the maximum is {most}", setting.to(size))))
+                Err(EngineError::Options(format!("{} is too large: the maximum is {most}", setting.to(size))))
             }
             _ => Ok(()),
         }
@@ -247,7 +247,7 @@ impl EngineOptions {
         self.check_sizes()?;
         if self.form == CacheForm::Expanded && self.mla != MlaChoice::Naive {
             return Err(EngineError::Options(format!(
-                "the expanded cache serves the naive formulation only: give {} with it",
+                "the expanded cache supports the naive formulation only: add {}",
                 Setting::Mla.to("naive")
             )));
         }
@@ -401,14 +401,14 @@ impl ResolvedOptions<'_> {
         };
         if bytes < slot.saturating_mul(MIN_STATES) {
             return Err(EngineError::Options(format!(
-                "a state cache of {bytes} bytes has no room for one sequence: the model needs {MIN_STATES} states of {slot} bytes, the present \
-                 one and that of a running step; set at least {}",
+                "a state cache of {bytes} bytes is too small for one sequence: the model needs {MIN_STATES} \
+                 states of {slot} bytes, the current one and that of a running step; set at least {}",
                 slot.saturating_mul(MIN_STATES)
             )));
         }
         u32::try_from(bytes / slot).map_err(|_| {
             EngineError::Options(format!(
-                "a state cache of {bytes} bytes has more states of {slot} bytes than can be counted"
+                "a state cache of {bytes} bytes has too many states of {slot} bytes"
             ))
         })
     }
@@ -417,6 +417,6 @@ impl ResolvedOptions<'_> {
 fn too_many_states(states: StateOptions) -> EngineError {
     let StateOptions { sequences, snapshots, .. } = states;
     EngineError::Options(format!(
-        "recurrent state for {sequences} sequences with {snapshots} snapshots each has more slots than can be counted"
+        "recurrent state for {sequences} sequences with {snapshots} snapshots each has too many slots"
     ))
 }

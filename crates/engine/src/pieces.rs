@@ -55,7 +55,7 @@ impl fmt::Display for LargePiece {
         let (bytes, most) = (format_bytes(self.bytes), format_bytes(self.most));
         write!(
             f,
-            "{what} takes {bytes} for {tokens} tokens, and the device gives out {most} in one piece: "
+            "{what} takes {bytes} for {tokens} tokens, but the device allows at most {most} per buffer: "
         )?;
         match self.fits() {
             0 => write!(f, "no {setting} fits")?,

@@ -126,7 +126,7 @@ pub(crate) fn config_of_part(
 pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Result<ModelConfig, EngineError> {
     if !(1..=whole.layers).contains(&count) {
         return Err(EngineError::Options(format!(
-            "the first {count} layers of a model that has {}",
+            "cannot load the first {count} layers of a model with {} layers",
             whole.layers
         )));
     }
@@ -139,7 +139,7 @@ pub(crate) fn config_of_first_layers(whole: &ModelConfig, count: usize) -> Resul
 fn of_programs() -> [AgreementItem; 3] {
     let order = if cfg!(target_endian = "little") { "little-endian" } else { "big-endian" };
     [
-        AgreementItem::new("byte order", order, "take hosts of one kind"),
+        AgreementItem::new("byte order", order, "use hosts of one kind"),
         AgreementItem::new("program version", env!("CARGO_PKG_VERSION"), "install one version on all hosts"),
         AgreementItem::new(
             "build",
@@ -165,7 +165,7 @@ pub(crate) fn compare(
         AgreementItem::new(
             "circuit",
             circuit_hash(&resolved.circuit),
-            &format!("give all ranks the same {}, or none of them one", Setting::Circuit),
+            &format!("give all ranks the same {}, or omit it on all", Setting::Circuit),
         ),
         AgreementItem::new("type on the wire", options.wire, same),
         AgreementItem::new("device", resolved.backend.name(), same),
@@ -174,7 +174,7 @@ pub(crate) fn compare(
         AgreementItem::new(
             "instruction set",
             stages.bind.tier,
-            &format!("give the lower one to all: {}", Setting::Tier),
+            &format!("use the lower one on all ranks: {}", Setting::Tier),
         ),
         AgreementItem::new("formulation of MLA", stages.mla, same),
         AgreementItem::new("sparse attention", options.sparse, same),
@@ -246,7 +246,8 @@ pub fn check_cut(outline: &Outline, tensors: &dyn TensorIndex, stages: &[Stage])
         stages.iter().flat_map(Stage::weights).find(|weight| weight.ty.row_bytes(weight.inputs()).is_none());
     let Some(weight) = within else { return Ok(()) };
     Err(EngineError::Options(format!(
-        "tensor {} would be cut within a block of its format; give fewer ranks, or cut by layers or experts",
+        "tensor {} would be split within a block of its format; use fewer ranks, or split by layers or \
+         experts",
         weight.key()
     )))
 }
@@ -260,7 +261,7 @@ pub(crate) fn check_layers(
 ) -> Result<(), EngineError> {
     let shared = options.hosts.as_ref().is_some_and(|hosts| hosts.partition.tensor() > 1);
     if shared && backend.layer_states(stages).iter().any(|layer| layer.recurrent().is_some()) {
-        let advice = "use pipeline=N or experts=N in place of tensor=N".into();
+        let advice = "use pipeline=N or experts=N instead of tensor=N".into();
         let refused = PartitionError::NotBuilt("recurrent state of heads", advice);
         return Err(GraphError::from(refused).into());
     }

@@ -158,8 +158,8 @@ impl Engine {
 fn check_memory(bytes: u64) -> Result<(), EngineError> {
     match available() {
         Some(available) if bytes > available.bytes / 2 => Err(EngineError::Options(format!(
-            "copying these values takes {}, more than half of the {} of memory that is free: give fewer tokens, or fewer layers \
-             ({})",
+            "copying these values takes {}, more than half of the {} of free memory: use fewer tokens, or \
+             fewer layers ({})",
             format_bytes(bytes),
             format_bytes(available.bytes),
             Setting::Layers

@@ -22,22 +22,22 @@ pub enum SeqError {
     #[error("element {element} of the embedding at position {position} is not finite")]
     EmbeddingNotFinite { position: usize, element: usize },
     /// Logits of a row that does not exist.
-    #[error("logits of row {row} requested, but the input has {rows} rows")]
+    #[error("logits of row {row} were requested, but the input has {rows} rows")]
     Wanted { row: usize, rows: usize },
     /// The MTP layer has not run all rows of the sequence, and cannot run them any more.
     #[error(
-        "no token can be drafted after the {rows} rows of this sequence: some of them were restored, embeddings, or run without drafts; run them \
-         again"
+        "cannot draft after the {rows} rows of this sequence: some were restored, are embeddings, or ran \
+         without drafts; run them again"
     )]
     NoDraft { rows: usize },
     /// The rows of the sequence are not those of the tokens that its answer has run.
     #[error(
-        "the sequence has {rows} rows and its answer has run {ran} tokens, which differ from position {position} on: give an answer the same \
-         sequence at every step"
+        "the sequence has {rows} rows, but its answer has run {ran} tokens, which differ from position \
+         {position} on: use the same sequence in every step of an answer"
     )]
     OtherTokens { position: usize, rows: usize, ran: usize },
     /// Another engine has run the sequence.
-    #[error("another engine has run this sequence and keeps its cache: use it with that one")]
+    #[error("this sequence belongs to another engine, which has its cache: use it with that engine")]
     Foreign,
     /// The KV cache has no room for the sequence.
     #[error(transparent)]

@@ -61,9 +61,9 @@ impl Engine {
         // A NaN or infinite scale would make every logit NaN.
         let problem = match scales.iter().find(|scale| !scale.is_finite()) {
             _ if given != adapters => {
-                format!("{given} scales of adapters were given, the model has {adapters} adapters")
+                format!("{given} adapter scales were given, but the model has {adapters} adapters")
             }
-            Some(scale) => format!("the scale of an adapter is {scale}: expected a finite number"),
+            Some(scale) => format!("an adapter's scale is {scale}: expected a finite number"),
             None => return Ok(()),
         };
         Err(EngineError::Options(problem))

@@ -26,8 +26,9 @@ impl std::fmt::Display for DenseAttention {
         let DenseAttention { index_topk, context } = self;
         write!(
             f,
-            "the model was trained with sparse attention to {index_topk} tokens, and it attends to all here, which is the same up to \
-             {index_topk} tokens and may answer otherwise beyond (the context holds {context}; {} keeps within)",
+            "the model was trained with sparse attention to {index_topk} tokens, but runs with dense \
+             attention: results may differ beyond {index_topk} tokens (the context holds {context}; {} \
+             avoids this)",
             Setting::Context.to(index_topk)
         )
     }

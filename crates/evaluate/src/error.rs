@@ -24,11 +24,12 @@ pub enum EvalError {
     Line { path: PathBuf, line: usize, problem: String },
     #[error("{}: the file is empty: it needs one JSON object per line", path.display())]
     Empty { path: PathBuf },
-    #[error("the model has no routed experts, and so no router statistics")]
+    #[error("the model has no routed experts, so it has no router statistics")]
     NoRouter,
     /// Two files without a common tensor of the same name and shape.
     #[error(
-        "{file} and {base} have no tensor of the same name and shape: give two GGUF files, or two folders, of one model"
+        "{file} and {base} have no tensor with the same name and shape: use two GGUF files, or two folders, \
+         of one model"
     )]
     NothingInCommon {
         file: String,
@@ -37,26 +38,28 @@ pub enum EvalError {
     },
     /// The probability of an ending is not finite.
     #[error(
-        "line {line}: the logits of an ending are NaN or infinite: `latent verify` says which weights are not finite ({})",
+        "line {line}: the logits of an ending are NaN or infinite: `latent verify` shows which weights are \
+         not finite ({})",
         Setting::Weights
     )]
     NoProbability { line: usize },
     #[error(
-        "the text has {tokens} tokens, fewer than a chunk of {context}: give a longer text, or a smaller {}",
+        "the text has {tokens} tokens, fewer than a chunk of {context}: use a longer text, or a smaller {}",
         Setting::Context
     )]
     TooShort { tokens: usize, context: usize },
     /// Chunks too short for a scored token.
-    #[error("chunks of {context} tokens have no token to count: give {} or more", Setting::Context.to(4))]
+    #[error("chunks of {context} tokens have no token to count: use {} or more", Setting::Context.to(4))]
     NoPositions { context: usize },
     /// Not a logits file of llama.cpp, or a damaged one.
     #[error("{}: {problem}", path.display())]
     LogitsFile { path: PathBuf, problem: String },
-    #[error("{}: it is of a model with {theirs} tokens, this one has {ours}: compare models with the same tokenizer", path.display())]
+    #[error("{}: it is of a model with {theirs} tokens, but this one has {ours}: compare models with the \
+             same tokenizer", path.display())]
     Vocabulary { path: PathBuf, theirs: usize, ours: usize },
     #[error(
-        "the logits after token {row} of chunk {chunk} are NaN or infinite: `latent verify` says which weights are not finite ({}), \
-         `latent diff` where the values begin to be",
+        "the logits after token {row} of chunk {chunk} are NaN or infinite: `latent verify` shows which \
+         weights are not finite ({}), `latent diff` where the first such values occur",
         Setting::Weights
     )]
     NotFinite { chunk: usize, row: usize },

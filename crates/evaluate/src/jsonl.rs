@@ -33,7 +33,7 @@ impl JsonlLine<'_> {
     pub(crate) fn value(&self, keys: &[&str]) -> Result<&Value, EvalError> {
         self.find(keys).ok_or_else(|| {
             let has: Vec<&str> = self.object.keys().map(String::as_str).collect();
-            self.wrong(format!("it needs one of the keys {}, and has {}", keys.join(", "), listed(&has)))
+            self.wrong(format!("expected one of the keys {}, found {}", keys.join(", "), listed(&has)))
         })
     }
 
@@ -41,7 +41,7 @@ impl JsonlLine<'_> {
     pub(crate) fn text(&self, keys: &[&str]) -> Result<&str, EvalError> {
         let value = self.value(keys)?;
         let text = value.as_str().filter(|text| !text.is_empty());
-        text.ok_or_else(|| self.wrong(format!("{} must be text, and not empty", keys.join(" or "))))
+        text.ok_or_else(|| self.wrong(format!("{} must be a non-empty text", keys.join(" or "))))
     }
 }
 
@@ -99,9 +99,9 @@ mod tests {
         for (text, words) in [
             ("{\"name\": \"a\"}\n{\"name\": ", ["line 2", "invalid JSON"]),
             ("\n[1]", ["line 2", "not a JSON object"]),
-            ("{\"x\": 1}", ["line 1", "name, title, and has x"]),
-            ("{\"name\": 1}", ["line 1", "must be text"]),
-            ("{\"name\": \"\"}", ["line 1", "must be text"]),
+            ("{\"x\": 1}", ["line 1", "name, title, found x"]),
+            ("{\"name\": 1}", ["line 1", "must be a non-empty text"]),
+            ("{\"name\": \"\"}", ["line 1", "must be a non-empty text"]),
             ("\n \n", ["empty", ""]),
         ] {
             let error = names(text).unwrap_err();

@@ -44,7 +44,7 @@ impl LogitsWriter {
         for number in [chunks.context(), vocab, chunks.count()] {
             let number = u32::try_from(number).map_err(|_| EvalError::LogitsFile {
                 path: path.to_owned(),
-                problem: format!("{number} does not fit into 32 bits, as this form of file has them"),
+                problem: format!("{number} does not fit into the 32 bits of this file format"),
             })?;
             header.extend(number.to_le_bytes());
         }
@@ -126,7 +126,7 @@ impl LogitsReader {
         file.read_exact(&mut header).map_err(io)?;
         if &header[..8] != MAGIC {
             return Err(wrong(
-                "it does not begin with _logits_: give a logits file of llama-perplexity or `latent eval`"
+                "it does not begin with _logits_: pass a logits file of llama-perplexity or `latent eval`"
                     .into(),
             ));
         }
@@ -149,7 +149,8 @@ impl LogitsReader {
             u128::from(HEADER) + 4 * u128::from(tokens) + u128::from(records) * record_bytes(vocab) as u128;
         if u128::from(bytes) != expected {
             return Err(wrong(format!(
-                "{count} chunks of {context} tokens take {expected} bytes, but it has {bytes}: it is damaged, or was not written to its end"
+                "{count} chunks of {context} tokens take {expected} bytes, but it has {bytes}: it is damaged \
+                 or incomplete"
             )));
         }
         let tokens = read_tokens(&mut file, tokens as usize).map_err(io)?;
@@ -174,7 +175,7 @@ impl LogitsReader {
         let (scale, minimum) = (float(0), float(4));
         // NaN would turn every mean of the report into NaN without naming the file.
         if !(scale.is_finite() && minimum.is_finite()) {
-            let problem = "it holds scales that are NaN or infinite".into();
+            let problem = "it has scales that are NaN or infinite".into();
             return Err(EvalError::LogitsFile { path: self.path.clone(), problem });
         }
         Ok(BaseRow { scale, minimum, quants: &self.record[8..8 + 2 * self.vocab] })
@@ -230,7 +231,7 @@ mod tests {
             std::fs::write(&path, bytes).unwrap();
             LogitsReader::open(&path, vocab).unwrap_err().to_string()
         };
-        assert!(refused(&whole, 9).contains("7 tokens, this one has 9"));
+        assert!(refused(&whole, 9).contains("7 tokens, but this one has 9"));
         assert!(refused(&whole[..whole.len() - 1], 7).contains("damaged"));
         assert!(refused(b"", 7).contains("too few"));
         assert!(refused(b"a text that is long enough to be one", 7).contains("_logits_"));

@@ -11,7 +11,7 @@ pub enum InputError {
     #[error("{}: {error}", path.display())]
     Io { path: PathBuf, error: std::io::Error },
     /// Not a regular file. Reading it might block or never end.
-    #[error("{}: it is {what}, but only plain files are read; copy its contents into a file", path.display())]
+    #[error("{}: it is {what}, expected a regular file; copy its contents into a file", path.display())]
     NotAFile { path: PathBuf, what: &'static str },
     #[error("{}: {bytes} bytes, more than the limit of {limit} for this kind of file", path.display())]
     TooLarge {

@@ -213,13 +213,11 @@ fn in_place(path: &Path, create: bool) -> Result<File, OutputError> {
     let file = guarded(&mut options, false).open(path).map_err(io)?;
     let metadata = file.metadata().map_err(io)?;
     if !metadata.is_file() {
-        return Err(refused(format!("it is {}, not a plain file: remove it", kind(metadata.file_type()))));
+        return Err(refused(format!("it is {}, not a regular file: remove it", kind(metadata.file_type()))));
     }
     #[cfg(unix)]
     if std::os::unix::fs::MetadataExt::nlink(&metadata) > 1 {
-        return Err(refused(
-            "it has several names (hard links), and would change under all of them: remove it".into(),
-        ));
+        return Err(refused("it has several hard links, which would all change: remove it".into()));
     }
     Ok(file)
 }
@@ -289,7 +287,7 @@ pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     let io = |error| OutputError::Io { path: target.to_owned(), error };
     let refused = |problem: String| Err(OutputError::Refused { path: target.to_owned(), problem });
     if target.as_os_str() == "-" {
-        return refused("this writes a file, not standard output; a file of this name is ./-".into());
+        return refused("standard output is not supported here; for a file of this name, use ./-".into());
     }
     let metadata = match std::fs::symlink_metadata(target) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -298,18 +296,15 @@ pub(crate) fn examine(target: &Path) -> Result<Option<Metadata>, OutputError> {
     if metadata.is_symlink() {
         let to = std::fs::read_link(target).map_err(io)?;
         return refused(format!(
-            "it is a symbolic link to {}, and nothing is written through links: give the file itself",
+            "it is a symbolic link to {}, which is not followed: use the path of the file itself",
             to.display()
         ));
     }
     if !metadata.is_file() {
-        return refused(format!(
-            "it is {}; give the name of a plain or a new file",
-            kind(metadata.file_type())
-        ));
+        return refused(format!("it is {}, expected a regular or a new file", kind(metadata.file_type())));
     }
     if in_use::is_open(&metadata) {
-        return refused("it is a file of the model itself; give another name".into());
+        return refused("it is a file of the model itself; use another name".into());
     }
     // A rename would replace a write-protected file, because it needs only access to the folder.
     guarded(OpenOptions::new().write(true), false).open(target).map_err(io)?;

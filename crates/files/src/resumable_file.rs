@@ -60,7 +60,7 @@ impl ResumableFile {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                let problem = "another run is writing it".to_owned();
+                let problem = "another process is writing it".to_owned();
                 return Err(OutputError::Refused { path: part, problem });
             }
             Err(TryLockError::Error(error)) => return Err(io(error)),
@@ -236,7 +236,7 @@ mod tests {
         file.count().unwrap();
         assert_eq!(ResumableFile::open(&target, 8).unwrap().written(), 0);
         let error = ResumableFile::open(&target, 7).unwrap_err().to_string();
-        assert!(error.contains("another run is writing it"), "{error}");
+        assert!(error.contains("another process is writing it"), "{error}");
     }
 
     #[test]

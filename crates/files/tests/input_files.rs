@@ -38,6 +38,6 @@ fn pipes_devices_and_sockets_are_refused_at_once() {
         ("/dev/zero".into(), "a device"),
     ] {
         let message = input_file::read(&path, 1 << 40).unwrap_err().to_string();
-        assert!(message.contains(word) && message.contains("only plain files"), "{message}");
+        assert!(message.contains(word) && message.contains("expected a regular file"), "{message}");
     }
 }

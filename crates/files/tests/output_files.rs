@@ -77,7 +77,7 @@ fn a_file_is_opened_in_place_only_if_it_is_plain_and_has_one_name() {
     for (name, word) in [
         ("link", "symbolic link"),
         ("dangling", "symbolic link"),
-        ("second name", "several names"),
+        ("second name", "several hard links"),
         ("inner", "a folder"),
         ("pipe", "a pipe"),
     ] {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// The model would have more than [`MAX_SHARDS`] files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{count} files exceed the limit of {MAX_SHARDS} per model; allow larger files")]
+#[error("{count} files exceed the limit of {MAX_SHARDS} per model; increase the maximum file size")]
 pub struct TooManyFiles {
     /// Number of files.
     pub count: usize,

@@ -165,7 +165,7 @@ impl HfSource {
         match (size.as_array().map(Vec::len), side(0), side(1)) {
             (Some(2), Some(rows), Some(cols)) => Ok((rows, cols)),
             _ => Err(format!(
-                "quantization_config: {key} is {size}; two multiples of 16 up to {MAX_SIDE} are supported"
+                "quantization_config: {key} is {size}, expected two multiples of 16 up to {MAX_SIDE}"
             )),
         }
     }
@@ -193,7 +193,7 @@ impl HfSource {
         let object = |name: &str| match json(name)? {
             Some(Value::Object(object)) => Ok(Some(object)),
             Some(_) => {
-                let problem = "it holds no JSON object".into();
+                let problem = "it must contain a JSON object".into();
                 Err(FormatError::Json { path: folder.join(name), problem })
             }
             None => Ok(None),
@@ -313,16 +313,18 @@ fn names_ending(folder: &Path, endings: &[&str]) -> Vec<String> {
 fn no_config(folder: &Path) -> String {
     match names_ending(folder, &[".gguf"]).first() {
         Some(name) => {
-            format!("it holds no config.json, but GGUF files; give the path of one, such as {name}")
+            format!("it has GGUF files but no config.json; pass the path of one file, such as {name}")
         }
-        None => "it holds no config.json; a model folder has config.json (or Mistral's params.json) and .safetensors files".into(),
+        None => "it has no config.json; a model folder needs config.json (or Mistral's params.json) and \
+                 .safetensors files"
+            .into(),
     }
 }
 
 fn no_tensors(folder: &Path) -> String {
     match names_ending(folder, &OTHER_WEIGHTS).first() {
         Some(name) if name.ends_with(".gguf") => {
-            format!("its weights are in a GGUF file; give its path: {name}")
+            format!("its weights are in a GGUF file; pass its path: {name}")
         }
         Some(name) => format!("its weights are in {name}: {PICKLE}"),
         None => "it holds config.json, but no .safetensors file; the download is incomplete".into(),

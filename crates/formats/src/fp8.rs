@@ -63,7 +63,8 @@ pub(crate) fn scales_of(
         None => {
             let expected = ScaleGrid::Blocks { rows: block.0, cols: block.1 }.shape(matrices);
             Err(format!(
-                "{} has shape {:?}, expected {expected:?} for {name} of {shape:?}, or one scale for it or for each of its rows",
+                "{} has shape {:?}, expected {expected:?} for {name} of {shape:?}, one scale, or one scale \
+                 per row",
                 scales.name, scales.shape
             ))
         }

@@ -27,7 +27,7 @@ impl SafetensorsIndex {
         let parsed: Result<IndexFile, _> = serde_json::from_str(&text);
         let problem = match parsed {
             Ok(IndexFile(Some(index))) => return Ok(Some(index)),
-            Ok(IndexFile(None)) => "it has no object weight_map".into(),
+            Ok(IndexFile(None)) => "it has no `weight_map` object".into(),
             Err(error) => error.to_string(),
         };
         Err(failed(path, &text, problem))

@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Result<Value, String> {
     // serde_json stops at a depth of 128, so the visitors below cannot recurse further.
     serde_json::from_str::<StrictValue>(text)
         .map(|strict| strict.0)
-        .map_err(|error| format!("no valid JSON: {error}"))
+        .map_err(|error| format!("invalid JSON: {error}"))
 }
 
 /// An upper bound on the number of values in JSON text. Each value but the first follows one of
@@ -61,7 +61,7 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Forma
         Ok(text) => Ok(Some(text)),
         Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(InputError::Io { path, error }) => Err(FormatError::Io { path, error }),
-        Err(InputError::NotAFile { .. }) => wrong("it is not a plain file".into()),
+        Err(InputError::NotAFile { .. }) => wrong("it is not a regular file".into()),
         Err(InputError::TooLarge { bytes, limit, .. }) => {
             wrong(format!("its {bytes} bytes exceed the limit of {limit}"))
         }
@@ -71,9 +71,9 @@ pub(crate) fn read_text(path: &Path, limit: u64) -> Result<Option<String>, Forma
 }
 
 const BOM: &str =
-    "it begins with a byte order mark (BOM), which JSON must not have; save it as UTF-8 without BOM";
+    "it begins with a byte order mark (BOM), which JSON does not allow; save it as UTF-8 without BOM";
 
-const UTF_16: &str = "it is UTF-16 text, and JSON files are UTF-8; save it as UTF-8 without BOM";
+const UTF_16: &str = "it is UTF-16 text, but JSON must be UTF-8; save it as UTF-8 without BOM";
 
 /// Parses a file; `None` if it does not exist.
 pub(crate) fn read(path: &Path) -> Result<Option<Value>, FormatError> {

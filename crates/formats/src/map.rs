@@ -38,7 +38,7 @@ impl FileBytes {
             InputError::Io { path, error } => FormatError::Io { path, error },
             _ => {
                 let what =
-                    "it is neither a file nor a folder; give the path of a .gguf file or a model folder";
+                    "it is neither a file nor a folder; pass the path of a .gguf file or a model folder";
                 FormatError::NotAModel { path: path.to_owned(), what: what.into() }
             }
         })?;

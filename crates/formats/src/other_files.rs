@@ -47,7 +47,7 @@ impl Checkpoint {
     pub fn check_whole(&self) -> Result<(), FormatError> {
         let Some(first) = self.absent.files.first() else { return Ok(()) };
         let problem = format!(
-            "{first} is missing: only ranks that share a model can do without some of its files, each with those of its own tensors"
+            "{first} is missing: only ranks that share a model can load it without the files of other ranks"
         );
         Err(FormatError::Set { path: self.path.clone(), problem })
     }

@@ -188,7 +188,7 @@ fn config(path: &Path) -> Result<Outline, FormatError> {
             }
             Some(Value::Object(config)) => HfSource { config, ..HfSource::default() },
             _ => {
-                let problem = "it holds no JSON object".into();
+                let problem = "it must contain a JSON object".into();
                 return Err(FormatError::Json { path: path.to_owned(), problem });
             }
         },

@@ -39,7 +39,7 @@ impl FromStr for MetadataOverride {
             "int" => {
                 // i64, as in llama.cpp. Numbers that are not negative are stored as unsigned, like
                 // most keys.
-                let number: i64 = word.parse().map_err(|_| wrong("a whole number"))?;
+                let number: i64 = word.parse().map_err(|_| wrong("an integer"))?;
                 u64::try_from(number).map_or(Value::Signed(number), Value::Unsigned)
             }
             "float" => {
@@ -129,8 +129,8 @@ mod tests {
             ("a=7", "KEY=TYPE:VALUE"),
             ("a=list:7", "KEY=TYPE:VALUE"),
             ("=int:7", "a key"),
-            ("a=int:x", "a whole number"),
-            ("a=int:99999999999999999999", "a whole number"),
+            ("a=int:x", "an integer"),
+            ("a=int:99999999999999999999", "an integer"),
             ("a=float:inf", "a number"),
             ("a=bool:1", "true or false"),
         ] {

@@ -100,14 +100,15 @@ impl Checkpoint {
         // wrong bytes.
         let inside = fits(&part.matrices, matrices) && fits(&part.rows, rows) && fits(&part.columns, columns);
         if !inside || elements != matrices * rows * columns {
-            return refuse(format!("its shape is {:?}, the part is {part:?}", info.shape));
+            return refuse(format!("its shape is {:?}, but the part is {part:?}", info.shape));
         }
         let shape = shape(info, part);
         let matrix_bytes = info.bytes / matrices;
         // A tile interleaves sixteen rows, so rows and columns cannot be cut out.
         if info.tile_rows.is_some() {
             if part.rows.len() != rows || part.columns.len() != columns {
-                let advice = "a packed file can be cut between layers and between experts only; run the file that it was packed from";
+                let advice = "a packed file can only be split between layers and experts; run the file that \
+                              it was packed from";
                 return refuse(advice.into());
             }
             let place = moved(info.place, part.matrices.start * matrix_bytes);
@@ -118,7 +119,8 @@ impl Checkpoint {
         let of_columns = |columns: usize| info.ty.row_bytes(columns);
         let (Some(from), Some(to)) = (of_columns(part.columns.start), of_columns(part.columns.end)) else {
             return refuse(format!(
-                "columns {} to {} are not whole blocks of {} elements; give fewer ranks, or cut by layers or experts",
+                "columns {} to {} are not aligned to blocks of {} elements; use fewer ranks, or split by \
+                 layers or experts",
                 part.columns.start,
                 part.columns.end,
                 info.ty.block_len()

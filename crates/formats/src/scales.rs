@@ -97,8 +97,8 @@ impl Checkpoint {
         let grid = grid.or((ty != TensorType::F8_E4M3).then_some(ScaleGrid::Matrix)).ok_or_else(|| {
             let [matrices, rows, cols] = weight;
             set(format!(
-                "tensor {name} has shape {:?}, which are not scales of {matrices} × {rows} × {cols}: expected one for the matrix, for each row, or for \
-                 each block of {} × {}",
+                "tensor {name} has shape {:?}, which does not match the scales of {matrices} × {rows} × \
+                 {cols}: expected one per matrix, per row, or per block of {} × {}",
                 info.shape, block.0, block.1
             ))
         })?;

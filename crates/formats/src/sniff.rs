@@ -24,10 +24,11 @@ pub(crate) fn sniff(path: &Path, bytes: &[u8]) -> String {
     }
     // "ggml", "ggmf", "ggjt" and "ggla" as little-endian numbers.
     if [b"lmgg", b"fmgg", b"tjgg", b"algg"].iter().any(|magic| start.starts_with(*magic)) {
-        return "it is a GGML file, from before GGUF; convert the original model to GGUF".into();
+        return "it is a GGML file, which predates GGUF; convert the original model to GGUF".into();
     }
     if start.iter().all(|b| b.is_ascii_graphic() || b.is_ascii_whitespace()) {
-        return "it is a text file; give the path of a .gguf file or of a folder with config.json and .safetensors files"
+        return "it is a text file; pass the path of a .gguf file or of a folder with config.json and \
+                .safetensors files"
             .into();
     }
     let first = &start[..start.len().min(4)];
@@ -48,5 +49,5 @@ pub(crate) fn known_non_model(start: &[u8]) -> Option<&'static str> {
 
 pub(crate) const EMPTY: &str = "the file is empty; download it again";
 
-pub(crate) const PICKLE: &str = "it looks like a PyTorch pickle, which can run any program when it is read; \
-     Latent does not read pickles: convert the model to safetensors or GGUF";
+pub(crate) const PICKLE: &str = "it looks like a PyTorch pickle, which can execute code when loaded and is not supported: convert the \
+     model to safetensors or GGUF";

@@ -30,7 +30,7 @@ impl Checkpoint {
             let source = self.info(&from).ok_or_else(|| refuse("it is not in the file"))?;
             let count: usize = shape.iter().rev().skip(1).product();
             let row = shape.last().and_then(|columns| ty.row_bytes(*columns));
-            let row = row.ok_or_else(|| refuse("its rows are not whole blocks when it is derived from"))?;
+            let row = row.ok_or_else(|| refuse("its row length is not a multiple of the block size"))?;
             let place = TensorLocation::Derived(sources.len());
             tensors.push(TensorInfo { name, ty, shape, bytes: count * row, tile_rows: None, place });
             sources.push(DerivedSource { from: source.clone(), rows });

@@ -146,7 +146,7 @@ impl Grammars {
         std::thread::Builder::new().name("grammar".into()).stack_size(STACK).spawn(work).map_err(
             |error| GrammarError::Invalid {
                 what,
-                problem: format!("no thread could be started to compile it: {error}"),
+                problem: format!("cannot start a thread to compile it: {error}"),
             },
         )?;
         let limit = self.0.limits.compile_time;

@@ -55,7 +55,7 @@ pub enum GrammarError {
     },
     #[error("the {what} takes more than {:.1} s to compile: simplify it", limit.as_secs_f64())]
     Timeout { what: &'static str, limit: Duration },
-    #[error("{0} grammars are being compiled already; try again in a moment")]
+    #[error("{0} grammars are already being compiled; try again in a moment")]
     Busy(usize),
     #[error("output cannot be constrained with this tokenizer: {0}")]
     Vocabulary(String),

@@ -35,7 +35,7 @@ impl VocabularyTrie {
         }
         let ends = tokenizer.end_of_generation();
         let Some(end) = ends.first() else {
-            let problem = "it has no token that ends generation, which the end of a grammar needs";
+            let problem = "it has no end-of-generation token, which grammars need";
             return Err(GrammarError::Vocabulary(problem.into()));
         };
         let ids = 0..size as u32;
@@ -44,7 +44,7 @@ impl VocabularyTrie {
         let build = || TokTrie::from(&info, &words).with_eos_tokens(ends);
         // As in `Grammars::new`: the library asserts preconditions instead of returning errors.
         let trie = catch_unwind(AssertUnwindSafe(build)).map_err(|_| {
-            GrammarError::Vocabulary("its tokens make no trie; please report this".to_owned())
+            GrammarError::Vocabulary("no trie can be built from its tokens; please report this".to_owned())
         })?;
         // An empty name would be found at every position of a marker.
         let name = |id| tokenizer.token_text(id).filter(|text| tokenizer.is_control(id) && !text.is_empty());

@@ -85,7 +85,8 @@ pub enum KernelTimingsError {
     #[error("{}: {problem}; `{COMMAND}` writes a new one", path.display())]
     Damaged { path: PathBuf, problem: String },
     #[error(
-        "{}: it was measured on {measured} ({measured_tier}), and this machine is {here} ({tier_here}): measure here with `{COMMAND}`",
+        "{}: it was measured on {measured} ({measured_tier}), but this machine is {here} ({tier_here}): \
+         measure here with `{COMMAND}`",
         path.display()
     )]
     OtherMachine { path: PathBuf, measured: String, measured_tier: String, here: String, tier_here: Tier },
@@ -147,15 +148,15 @@ impl KernelTimings {
         match value["format"].as_str() {
             Some(TIMINGS_FORMAT) => {}
             Some(other) => {
-                return Err(format!("its format is {other:?}, and this version reads {TIMINGS_FORMAT:?}"));
+                return Err(format!("its format is {other:?}, but this version reads {TIMINGS_FORMAT:?}"));
             }
-            None => return Err("it has no times of kernels (it lacks `format`)".into()),
+            None => return Err("it has no kernel timings (`format` is missing)".into()),
         }
         // Parsed again from text and not from `value`, because errors then have a line number.
         let found: KernelTimings =
             serde_json::from_str(text).map_err(|error| format!("it is damaged: {error}"))?;
         if found.timings.is_empty() {
-            return Err("it has no times of kernels (`timings` is empty)".into());
+            return Err("it has no kernel timings (`timings` is empty)".into());
         }
         for (i, timing) in found.timings.iter().enumerate() {
             let ProductShape { rows, inputs, outputs } = timing.shape;
@@ -283,8 +284,8 @@ mod tests {
         assert_eq!(read(&text, "A", Tier::Avx2).unwrap(), kept);
         let refused = |text: &str| read(text, "A", Tier::Avx2).unwrap_err();
         for (from, to, expected) in [
-            (TIMINGS_FORMAT, "latent-kernel-timings-9", "and this version reads"),
-            ("\"format\"", "\"other\"", "lacks `format`"),
+            (TIMINGS_FORMAT, "latent-kernel-timings-9", "but this version reads"),
+            ("\"format\"", "\"other\"", "`format` is missing"),
             ("1.5", "-1.5", "timings[0] of k: -1.5 µs"),
             ("1.5", "0.0", "expected numbers above 0"),
             ("1.5", "1e999", "not valid JSON"),
@@ -301,10 +302,10 @@ mod tests {
         }
         let (start, _) = text.split_once("\"timings\": [").unwrap();
         assert!(refused(&format!("{start}\"timings\": []}}")).contains("`timings` is empty"));
-        assert!(refused("[]").contains("lacks `format`"));
+        assert!(refused("[]").contains("`format` is missing"));
         for (cpu, tier) in [("B", Tier::Avx2), ("A", Tier::Avx512)] {
             let error = read(&text, cpu, tier).unwrap_err();
-            let expected = format!("it was measured on A (avx2), and this machine is {cpu} ({tier})");
+            let expected = format!("it was measured on A (avx2), but this machine is {cpu} ({tier})");
             assert!(error.contains(&expected) && error.contains(COMMAND), "{error}");
         }
         std::fs::File::create(&path).unwrap().set_len(MAX_TIMINGS_BYTES + 1).unwrap();

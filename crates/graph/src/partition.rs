@@ -70,7 +70,7 @@ pub enum PartitionError {
         /// Rows or columns of a block.
         block: usize,
     },
-    #[error("{0} is not built for a model that several ranks share; {1}")]
+    #[error("{0} is not supported for a model shared by several ranks; {1}")]
     NotBuilt(&'static str, String),
 }
 
@@ -100,10 +100,10 @@ impl FromStr for Partition {
                 }
                 "tensor" => tensor.replace(number(value)?).is_some(),
                 "experts" => experts.replace(number(value)?).is_some(),
-                _ => return Err(wrong(format!("{key:?} is unknown"))),
+                _ => return Err(wrong(format!("unknown key {key:?}"))),
             };
             if twice {
-                return Err(wrong(format!("{key} is said twice")));
+                return Err(wrong(format!("{key} is given twice")));
             }
         }
         let stretches = stretches.unwrap_or(Stretches::Even(1));
@@ -158,7 +158,7 @@ impl Partition {
         let partition = Partition { tensor: tensor.max(1), experts: experts.max(1), ..self };
         let ranks = partition.ranks();
         if ranks > MAX_RANKS {
-            let problem = format!("it is for {ranks} ranks, more than {MAX_RANKS}");
+            let problem = format!("it needs {ranks} ranks, more than the maximum of {MAX_RANKS}");
             return Err(PartitionError::Syntax { text: partition.to_string(), problem });
         }
         Ok(partition)
@@ -385,9 +385,9 @@ mod tests {
             ("", "key=number"),
             ("pipeline", "key=number"),
             ("pipeline=0", "not a number from 1"),
-            ("pipeline=2,layers=1:2", "said twice"),
-            ("tensors=2", "\"tensors\" is unknown"),
-            ("pipeline=1024,tensor=1024", "more than 1024"),
+            ("pipeline=2,layers=1:2", "given twice"),
+            ("tensors=2", "unknown key \"tensors\""),
+            ("pipeline=1024,tensor=1024", "more than the maximum of 1024"),
             ("tensor=2,experts=3", "the same ranks share both"),
         ] {
             let error = parse(text).unwrap_err().to_string();

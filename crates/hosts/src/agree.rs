@@ -40,8 +40,8 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Res
         let mut differs = Ok(());
         for from in 1..communicator.ranks() {
             communicator.receive(from, Channel::Answers, &mut message)?;
-            let theirs = read(&message)
-                .ok_or_else(|| wrong_message(communicator, from, "facts that end early".into()))?;
+            let theirs =
+                read(&message).ok_or_else(|| wrong_message(communicator, from, "truncated facts".into()))?;
             let host = communicator.host(from);
             differs = differs.and(compare((from, host), facts, &theirs));
         }
@@ -55,8 +55,7 @@ pub fn on_facts(communicator: &dyn Communicator, facts: &[AgreementItem]) -> Res
     }
     communicator.send(0, Channel::Answers, &out.0)?;
     communicator.receive(0, Channel::Commands, &mut message)?;
-    let theirs =
-        read(&message).ok_or_else(|| wrong_message(communicator, 0, "facts that end early".into()))?;
+    let theirs = read(&message).ok_or_else(|| wrong_message(communicator, 0, "truncated facts".into()))?;
     let own = (communicator.rank(), communicator.host(communicator.rank()));
     // Each rank also compares by itself, so that the error on its host names the difference.
     compare(own, &theirs, facts)?;
@@ -106,7 +105,7 @@ pub fn on_least(communicator: &dyn Communicator, own: u64) -> Result<u64, RankEr
     let mut message = Vec::new();
     let mut receive = |from, channel| {
         communicator.receive(from, channel, &mut message)?;
-        Reader(&message).u64().ok_or_else(|| wrong_message(communicator, from, "no number".into()))
+        Reader(&message).u64().ok_or_else(|| wrong_message(communicator, from, "an invalid number".into()))
     };
     if communicator.rank() > 0 {
         communicator.send(0, Channel::Answers, &own.to_le_bytes())?;
@@ -155,9 +154,10 @@ mod tests {
         // 0.
         for (rank, result) in found.into_iter().enumerate() {
             let error = result.unwrap_err().to_string();
-            let text = "rank 1 on host this process differs from rank 0 in precision: exact, there default; give all the same precision";
+            let text = "rank 1 on host this process differs from rank 0 in precision: exact instead of \
+                        default; give all the same precision";
             assert!(
-                error.contains(text) || error.contains("rank 1 on host this process is gone"),
+                error.contains(text) || error.contains("lost rank 1 on host this process"),
                 "rank {rank}: {error}"
             );
         }

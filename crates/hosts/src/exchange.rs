@@ -106,7 +106,7 @@ fn measure_pair(communicator: &dyn Communicator, from: usize, to: usize) -> Resu
             let [bandwidth, latency] = [bandwidth, latency].map(f64::from_bits);
             Ok(NetworkLink { bandwidth, latency, sums: None })
         }
-        _ => Err(wrong_message(communicator, from, "no speed of the link".into())),
+        _ => Err(wrong_message(communicator, from, "an invalid link speed".into())),
     }
 }
 
@@ -124,7 +124,7 @@ fn measure(communicator: &dyn Communicator, to: usize) -> Result<NetworkLink, Ra
         let mut reader = Reader(&answer);
         match (reader.u64(), reader.u64()) {
             (Some(seen), Some(nanos)) if seen == bytes.len() as u64 => Ok(seconds - nanos as f64 / 1e9),
-            _ => Err(wrong_message(communicator, to, "another number of bytes than it was sent".into())),
+            _ => Err(wrong_message(communicator, to, "a different number of bytes than it was sent".into())),
         }
     };
     let times = |count: usize, bytes: usize| -> Result<f64, RankError> {

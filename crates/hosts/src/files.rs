@@ -30,7 +30,7 @@ pub fn share(
     checkpoint: &Arc<Checkpoint>,
 ) -> Result<Arc<Checkpoint>, RankError> {
     let own = has(checkpoint);
-    let wrong = |rank| wrong_message(communicator, rank, "a list of files that ends early".into());
+    let wrong = |rank| wrong_message(communicator, rank, "a truncated list of files".into());
     let mut message = Vec::new();
     if communicator.rank() > 0 {
         communicator.send(0, Channel::Answers, &written(&own))?;

@@ -41,7 +41,7 @@ fn run(model: &mut dyn BackendModel, communicator: &dyn Communicator) -> Result<
         communicator.receive(0, Channel::Commands, &mut message)?;
         following.idle += waiting.elapsed();
         let Some(command) = Command::read(&message) else {
-            let problem = format!("a command of {} bytes that is none", message.len());
+            let problem = format!("an invalid command of {} bytes", message.len());
             return Err(wrong_message(communicator, 0, problem).into());
         };
         if following.execute(command)?.is_break() {
@@ -124,6 +124,6 @@ fn stored<'s>(
 ) -> Result<&'s mut dyn KvStore, BackendError> {
     match store {
         Some(store) => Ok(&mut **store),
-        None => Err(wrong_message(communicator, 0, "a step before a KV cache".into()).into()),
+        None => Err(wrong_message(communicator, 0, "a step before creating a KV cache".into()).into()),
     }
 }

@@ -35,7 +35,7 @@ impl Leader {
         let mut answer = Vec::new();
         let of = |rank: usize| {
             communicator.receive(rank, Channel::Answers, &mut answer)?;
-            let wrong = || wrong_message(communicator, rank, "its cache has unknown layers".into()).into();
+            let wrong = || wrong_message(communicator, rank, "an unknown list of cache layers".into()).into();
             read_layers(&answer).ok_or_else(wrong)
         };
         (1..communicator.ranks()).map(of).collect()
@@ -179,7 +179,7 @@ impl BackendModel for Leader {
             for rank in 1..communicator.ranks() {
                 communicator.receive(rank, Channel::Answers, &mut message)?;
                 let times = times::read((rank, communicator.host(rank)), &message);
-                let wrong = || wrong_message(communicator, rank, "times that end early".into());
+                let wrong = || wrong_message(communicator, rank, "truncated times".into());
                 ranks.push(times.ok_or_else(wrong)?);
             }
             Ok(())
@@ -192,12 +192,12 @@ impl BackendModel for Leader {
         _activations: &Activations,
         _trace: ActivationTrace,
     ) -> Result<(), BackendError> {
-        let problem = "activations of a model that several ranks share are not recorded: run it on one host";
+        let problem = "activations of a model shared by several ranks are not recorded: run it on one host";
         Err(BackendError::Unsupported(problem.into()))
     }
 
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
-        let problem = "importances of a model that several ranks share are not collected: run it on one host";
+        let problem = "importances of a model shared by several ranks are not collected: run it on one host";
         Err(BackendError::Unsupported(problem.into()))
     }
 

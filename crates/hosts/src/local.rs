@@ -134,7 +134,7 @@ mod tests {
                 ranks[0].receive(1, Channel::Values, &mut message).unwrap_err().to_string()
             });
             drop(one);
-            assert!(waiting.join().unwrap().contains("rank 1 on host this process is gone"));
+            assert!(waiting.join().unwrap().contains("lost rank 1 on host this process"));
         });
         two.fail("no memory for 3 GiB");
         let error = ranks[0].receive(2, Channel::Values, &mut Vec::new()).unwrap_err();

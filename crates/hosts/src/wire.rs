@@ -30,7 +30,7 @@ impl Writer {
     }
 }
 
-/// Reads a message. All methods return `None` if it ends too early.
+/// Reads a message. All methods return `None` if it is truncated.
 pub(crate) struct Reader<'m>(pub(crate) &'m [u8]);
 
 impl<'m> Reader<'m> {

@@ -57,7 +57,7 @@ impl HubClient {
             if is_commit(&found.sha) {
                 Ok(found.sha)
             } else {
-                Err(bad(&url, "the answer names no commit").into())
+                Err(bad(&url, "the answer does not contain a commit").into())
             }
         })
     }
@@ -127,7 +127,7 @@ impl HubClient {
             (404 | 410, _) if question.file.is_some() => Err(HubError::NoFile {
                 repo,
                 file: question.file.unwrap_or_default().into(),
-                there: "the hub lists it all the same: try again later".into(),
+                there: "although the hub lists it: try again later".into(),
             }),
             // Only from the hub itself: from the CDN, 403 means that a signed address has expired.
             (401 | 403, _) if answer.own => Err(HubError::Access {
@@ -139,14 +139,14 @@ impl HubClient {
                 page,
             }),
             (status, _) => {
-                Err(bad(&answer.from, &format!("the server answers {status}{}", message(&answer))))
+                Err(bad(&answer.from, &format!("the server returned status {status}{}", message(&answer))))
             }
         }
     }
 }
 
 fn not_json(url: &str, error: &serde_json::Error) -> AttemptError {
-    bad(url, &format!("the answer is not the JSON that is expected: {error}")).into()
+    bad(url, &format!("unexpected JSON in the answer: {error}")).into()
 }
 
 /// The query of the next page, from the `Link` header. Only the query is used, because mirrors name

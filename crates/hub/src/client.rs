@@ -251,8 +251,8 @@ impl<'c> Exchange<'c> {
     pub(crate) fn get(&self, url: &str, headers: &[(&str, String)]) -> Result<HubResponse, AttemptError> {
         let mut url = url.to_owned();
         for _ in 0..=MAX_REDIRECTS {
-            let origin = ServerOrigin::of(&url)
-                .ok_or_else(|| bad(&url, "the server redirects to an invalid web address"))?;
+            let origin =
+                ServerOrigin::of(&url).ok_or_else(|| bad(&url, "the server redirects to an invalid URL"))?;
             let answer = self.ask(&url, &origin, headers)?;
             let (from, own) = (shown(&url), origin == self.client.origin);
             let status = answer.status().as_u16();
@@ -261,7 +261,7 @@ impl<'c> Exchange<'c> {
                 // Some servers do not escape blanks and non-ASCII letters.
                 let to = escaped(&String::from_utf8_lossy(to), "!#$%&'()*+,/:;=?@[]");
                 url = origin.resolve(&url, &to).ok_or_else(|| {
-                    bad(&url, "the server redirects to an invalid web address, or from https to http")
+                    bad(&url, "the server redirects to an invalid URL, or from https to http")
                 })?;
                 continue;
             }
@@ -269,7 +269,7 @@ impl<'c> Exchange<'c> {
             let answer = HubResponse { status, headers: parts.headers, body, from, own };
             return self.later(&origin, answer);
         }
-        Err(bad(&url, "the server redirects in a circle").into())
+        Err(bad(&url, "the server redirects in a loop").into())
     }
 
     /// Sends one request, without following redirects.
@@ -310,7 +310,7 @@ impl<'c> Exchange<'c> {
                 ))
             }
             408 | 500 | 502 | 503 | 504 => {
-                let problem = format!("it answers {}{}", answer.status, message(&answer));
+                let problem = format!("it returned status {}{}", answer.status, message(&answer));
                 Err(AttemptError::Again(HubError::Unreachable { host: origin.to_string(), problem }, wait))
             }
             _ => Ok(answer),
@@ -361,9 +361,10 @@ fn reason(error: &HubError) -> String {
 /// The error after the last attempt.
 fn exhausted(error: HubError, failures: u32) -> HubError {
     match error {
-        HubError::Unreachable { host, problem } if failures > 1 => {
-            HubError::Unreachable { host, problem: format!("{problem}; {failures} attempts came no further") }
-        }
+        HubError::Unreachable { host, problem } if failures > 1 => HubError::Unreachable {
+            host,
+            problem: format!("{problem}; {failures} attempts made no progress"),
+        },
         other => other,
     }
 }

@@ -65,7 +65,7 @@ impl Download<'_> {
         let resumed = match self.fetch_once(file, &path, target) {
             Err((HubError::Checksum { .. }, true)) => {
                 (self.note)(format!(
-                    "{}: what an earlier download left of it was wrong; downloading it again",
+                    "{}: the partial file of an earlier download is damaged; downloading it again",
                     file.path
                 ));
                 self.fetch_once(file, &path, target).map_err(|(error, _)| error)
@@ -164,7 +164,7 @@ impl Download<'_> {
         // Limited: a server that ignores ranges and breaks off would be asked without end.
         let from_start = |part: &mut PartialFile<'_>| {
             if course.restarts.get() >= self.client.attempts() {
-                let problem = format!("it sent the file from its start {} times", course.restarts.get());
+                let problem = format!("it restarted the file {} times", course.restarts.get());
                 return Err(HubError::Unreachable { host: host.clone(), problem });
             }
             course.restarts.update(|restarts| restarts + 1);
@@ -182,13 +182,13 @@ impl Download<'_> {
         }
         if !answer.own && (400..500).contains(&status) {
             // The CDN's signed address has expired. The next attempt gets a new one from the hub.
-            return Err(unreachable(answer.from, format!("it answers {status}")));
+            return Err(unreachable(answer.from, format!("it returned status {status}")));
         }
         let question = HubQuery { repo: self.repo, revision: self.commit, file: Some(&file.path) };
         // `identity` was requested. Compressed bytes would fail the checksum without a helpful
         // message.
         if text("content-encoding").is_some_and(|coding| coding != "identity") {
-            let problem = "the server sends the file compressed, which was not asked for";
+            let problem = "the server sends the file compressed, which was not requested";
             return Err(bad(&answer.from, problem).into());
         }
         let announced = text("content-length").and_then(|length| length.parse::<u64>().ok());
@@ -241,7 +241,7 @@ impl Download<'_> {
                 return Err(HubError::Size {
                     file: file.path.clone(),
                     expected: file.size,
-                    got: "more bytes than that".into(),
+                    got: "more bytes".into(),
                 }
                 .into());
             }

@@ -57,7 +57,8 @@ pub enum HubError {
     Setting { name: String, problem: String },
     /// The network is switched off, and the model is not on this machine.
     #[error(
-        "{what} is not on this machine, and HF_HUB_OFFLINE or {} disables downloads: leave it out, or run `latent pull` on a machine with network access and copy the cache folder",
+        "{what} is not on this machine, but HF_HUB_OFFLINE or {} disables downloads: unset it, or run \
+         `latent pull` on a machine with network access and copy the cache folder",
         Setting::Offline
     )]
     Offline { what: String },
@@ -68,7 +69,8 @@ pub enum HubError {
     Unreachable { host: String, problem: String },
     /// The certificate of a host is not accepted.
     #[error(
-        "{host}: {problem}; install the system's CA certificates (package ca-certificates), or name a file of certificates in SSL_CERT_FILE"
+        "{host}: {problem}; install the system's CA certificates (package ca-certificates), or set \
+         SSL_CERT_FILE to a certificate file"
     )]
     Tls { host: String, problem: String },
     /// 401 or 403.
@@ -127,25 +129,27 @@ pub enum HubError {
         problem: String,
     },
     /// A path that leads out of the folder, or that some systems cannot store.
-    #[error(
-        "{path:?}: {problem}; nothing of this model was written: report it to the owner of the repository"
-    )]
+    #[error("{path:?}: {problem}; nothing was downloaded: report it to the owner of the repository")]
     UnsafePath { path: String, problem: &'static str },
     /// A file with a wrong checksum.
     #[error(
-        "{file}: its checksum is {got}, expected {expected}; it was removed: run the command again, and tell the owner of the repository if this repeats"
+        "{file}: its checksum is {got}, expected {expected}; the file was removed: run the command again, \
+         and report it to the owner of the repository if this repeats"
     )]
     Checksum { file: String, expected: String, got: String },
     /// A file that is longer or shorter than announced.
     #[error(
-        "{file}: the server sends {got}, expected {expected} bytes; run the command again, and tell the owner of the repository if this repeats"
+        "{file}: the server sends {got}, expected {expected} bytes; run the command again, and report it to \
+         the owner of the repository if this repeats"
     )]
     Size { file: String, expected: u64, got: String },
     /// Not enough disk space, detected before the download.
-    #[error("{}: {} are needed and {} are free; make room (`latent ls` and `latent rm` help), or name another folder in LATENT_CACHE", folder.display(), format_bytes(*.needed), format_bytes(*.free))]
+    #[error("{}: {} are needed, but {} are free; free some space (see `latent ls` and `latent rm`), or set \
+             LATENT_CACHE to another folder", folder.display(), format_bytes(*.needed), format_bytes(*.free))]
     Space { folder: PathBuf, needed: u64, free: u64 },
     /// The disk became full.
-    #[error("{}: {error} after {} of {}; the partial file is kept: make room, then run the same command again to resume", path.display(), format_bytes(*.kept), format_bytes(*.size))]
+    #[error("{}: {error} after {} of {}; the partial file is kept: free some space, then run the same \
+             command again to resume", path.display(), format_bytes(*.kept), format_bytes(*.size))]
     DiskFull { path: PathBuf, error: io::Error, kept: u64, size: u64 },
     /// An error of the operating system.
     #[error("{}: {error}", path.display())]
@@ -177,14 +181,16 @@ impl HubError {
 
 fn access_advice(repo: &Repo, page: &str, token: bool, gated: bool) -> String {
     let accept = format!("accept its licence at {page}");
-    let set = "make a token at https://huggingface.co/settings/tokens and put it into HF_TOKEN";
+    let set = "create a token at https://huggingface.co/settings/tokens and set HF_TOKEN to it";
     // The hub answers 401 both for private repositories and for those that do not exist, so the
     // advice covers both.
     match (gated, token) {
         (true, true) => format!("{accept} with the account of the token in use"),
         (true, false) => format!("{accept}, then {set}"),
         (false, true) => {
-            format!("either {repo} does not exist, or the token in use may not read it: see {page}")
+            format!(
+                "either {repo} does not exist, or the token in use does not grant access to it: see {page}"
+            )
         }
         (false, false) => format!(
             "either {repo} does not exist, or it is private or has a licence to accept: see {page}, then {set}"

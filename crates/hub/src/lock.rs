@@ -46,7 +46,7 @@ impl Lock {
                 return Ok(None);
             }
             if !noted {
-                note("another process downloads the same file: waiting for it".into());
+                note("another process is downloading the same file: waiting for it".into());
                 noted = true;
             }
             client.wait(Duration::from_millis(200));

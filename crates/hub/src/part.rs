@@ -209,7 +209,7 @@ mod tests {
             PartialFile { path: "/cache/x.part".into(), file, wanted: &wanted, hash, len: 0, resumed: false };
         let error = part.write(b"abc").unwrap_err();
         assert!(matches!(error, HubError::DiskFull { kept: 0, size: 6, .. }), "{error}");
-        assert!(error.to_string().contains("make room"), "{error}");
+        assert!(error.to_string().contains("free some space"), "{error}");
     }
 
     #[test]

@@ -34,29 +34,27 @@ fn check(path: &str) -> Result<(), &'static str> {
 
 fn check_part(part: &str) -> Result<(), &'static str> {
     match part {
-        "" => return Err("the path has an empty part"),
+        "" => return Err("the path has an empty component"),
         "." | ".." => return Err("the path leads out of the folder"),
         _ => {}
     }
     if part.len() > MAX_PART {
-        return Err("a part of the path is too long");
+        return Err("a component of the path is too long");
     }
     // Windows separates components by backslashes too, and names drives and streams with colons.
     if part.chars().any(|c| c.is_control() || "\\:*?\"<>|".contains(c)) {
-        return Err(
-            "the path holds a backslash, a colon, or another character that not every system can store",
-        );
+        return Err("the path has a backslash, a colon, or another character that is not portable");
     }
     // Windows drops dots and blanks at the end, so two names would be one file.
     if part.ends_with(['.', ' ']) || part.starts_with(' ') {
-        return Err("a part of the path begins with a blank, or ends with a dot or a blank");
+        return Err("a component of the path begins with a space, or ends with a dot or a space");
     }
     // `nul.gguf` is the device too.
     let stem = part.split('.').next().unwrap_or_default().to_ascii_lowercase();
     // Windows also reserves `COM¹` to `COM³`, so any single character counts as a number.
     let port = stem.strip_prefix("com").or_else(|| stem.strip_prefix("lpt"));
     if DEVICES.contains(&stem.as_str()) || port.is_some_and(|n| n.chars().count() == 1 && n != "0") {
-        return Err("a part of the path is the name of a device on Windows");
+        return Err("a component of the path is a device name on Windows");
     }
     Ok(())
 }

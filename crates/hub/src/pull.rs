@@ -165,7 +165,7 @@ fn watch(
             // The loop continues until the work has ended and saved its parts.
             Err(RecvTimeoutError::Timeout) => client.stop(),
             Err(RecvTimeoutError::Disconnected) => {
-                let problem = "the download ended by a panic: report it".into();
+                let problem = "the download panicked: please report this".into();
                 return Err(HubError::Cache { path: PathBuf::new(), problem });
             }
         }
@@ -204,7 +204,7 @@ fn check_names(folder: &Path, selection: &Selection) -> Result<(), HubError> {
     for file in &selection.files {
         below(folder, &file.path)?;
         if !seen.insert(file.path.to_lowercase()) {
-            let problem = "another file has the same name but for the case of its letters";
+            let problem = "the name of another file differs only in case";
             return Err(HubError::UnsafePath { path: file.path.clone(), problem });
         }
     }
@@ -250,7 +250,7 @@ impl PullJob<'_> {
         if !missing.is_empty()
             && let Some(model) = in_hf_cache(self.settings, &self.model.repo, self.commit, selection)
         {
-            self.shared.note("its files are in Hugging Face's own cache, and are used there".into());
+            self.shared.note("using its files in the Hugging Face cache".into());
             return Ok(PullResult { model, up_to_date: true });
         }
         let bytes = sum(&selection.files);

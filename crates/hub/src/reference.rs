@@ -110,7 +110,7 @@ fn checked_revision(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-+/".contains(c);
     if revision.is_empty() || revision.len() > 255 || !revision.chars().all(plain) || revision.contains("..")
     {
-        return Err("a revision has letters, digits and . _ - + (a slash as %2F)");
+        return Err("a revision can contain letters, digits and . _ - + (a slash as %2F)");
     }
     Ok(revision)
 }
@@ -118,7 +118,7 @@ fn checked_revision(text: &str) -> Result<String, &'static str> {
 pub(crate) fn checked_quant(text: &str) -> Result<String, &'static str> {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
     if text.is_empty() || text.len() > 96 || !text.chars().all(plain) {
-        return Err("a quant has letters, digits and . _ -, such as Q4_K_M");
+        return Err("a quant can contain letters, digits and . _ -, such as Q4_K_M");
     }
     Ok(text.into())
 }

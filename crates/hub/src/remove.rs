@@ -39,7 +39,7 @@ pub fn pulled_reference(settings: &HubSettings, text: &str) -> Result<ModelRef, 
             [] => Err(not_pulled(settings, text)),
             several => {
                 let owners: Vec<String> = several.iter().map(Repo::to_string).collect();
-                let problem = format!("there are {}", owners.join(" and "));
+                let problem = format!("it is ambiguous: {}", owners.join(" and "));
                 Err(HubError::Reference { text: text.into(), problem })
             }
         };
@@ -152,7 +152,7 @@ fn locks(store: &RepoStore) -> Result<Vec<Lock>, HubError> {
                 Err(HubError::Cache { .. }) => {}
                 Err(error) => return Err(error),
                 Ok(LockAttempt::Elsewhere) => {
-                    let problem = "a download into it is under way: stop that first".into();
+                    let problem = "a download into it is in progress: stop it first".into();
                     return Err(HubError::Cache { path: store.folder.clone(), problem });
                 }
             }

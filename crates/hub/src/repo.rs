@@ -23,7 +23,10 @@ impl Repo {
                 || ends('.')
                 || part.contains("..")
             {
-                return Err("OWNER and NAME have letters, digits and . _ -, and begin and end with no dot");
+                return Err(
+                    "OWNER and NAME can contain letters, digits and . _ -, but must not begin or end with a \
+                     dot",
+                );
             }
         }
         Ok(())

@@ -99,13 +99,13 @@ pub(crate) fn select_by(
     let sets = gguf_sets(&model.repo.name, files);
     let small = (0..sets.len()).filter(|&at| sets[at].is_whole() && sets[at].bytes() <= max);
     let Some(at) = small.max_by_key(|&at| sets[at].bytes()) else {
-        let problem = format!("none of its models fits into the {} that are available", format_bytes(max));
+        let problem = format!("all of its models exceed the available {}", format_bytes(max));
         return Err(choose(model, problem, &sets, &(0..sets.len()).collect::<Vec<_>>(), files));
     };
     let chosen = gguf(&model.repo, &sets, at)?;
     let (name, size, max) = (&usual.name, format_bytes(size), format_bytes(max));
     note(format!(
-        "{}: {name} ({size}) does not fit into the {max} that are available: taking {} ({})",
+        "{}: {name} ({size}) does not fit into the available {max}: using {} ({})",
         model.repo,
         chosen.name,
         format_bytes(sets[at].bytes())
@@ -125,7 +125,7 @@ pub(crate) fn select(model: &ModelRef, files: &[RepoFile]) -> Result<Selection, 
             let names: Vec<_> = sets.iter().map(|set| (set.tag.as_deref(), set.stem.as_str())).collect();
             match matching(&names, quant).as_slice() {
                 [one] => gguf(&model.repo, &sets, *one),
-                [] => choose(format!("it has no model of the quant {quant}"), &all()),
+                [] => choose(format!("it has no model with quant {quant}"), &all()),
                 several => choose(format!("several models are {quant}"), several),
             }
         }
@@ -172,8 +172,12 @@ pub(crate) fn usual(tags: &[Option<&str>]) -> DefaultSelection {
 fn gguf(repo: &Repo, sets: &[GgufSet], at: usize) -> Result<Selection, HubError> {
     let set = &sets[at];
     if !set.is_whole() {
-        let problem =
-            format!("{} is {} files, of which it has {}", set.name(), set.expected, set.files.len());
+        let problem = format!(
+            "{} has {} files, but the repository contains {}",
+            set.name(),
+            set.expected,
+            set.files.len()
+        );
         return Err(HubError::NoModel { repo: repo.clone(), problem });
     }
     // A quant that several models have does not name one of them. Then the file does.
@@ -230,10 +234,10 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
         } else if let Some(first) = companions.first().map(|set| &set.files[0].path) {
             let role = companion(&repo.name, first).unwrap_or_default();
             format!(
-                "it holds no model: {first} is {role} by its name; to load it all the same, use hf:{repo}/{first}"
+                "it has no model: {first} is {role} by its name; to load it anyway, use hf:{repo}/{first}"
             )
         } else {
-            "it holds neither GGUF files nor a folder of safetensors".into()
+            "it has neither GGUF nor safetensors files".into()
         }));
     }
     // Mistral's repositories may have the weights in both forms. Only one is downloaded: Hugging
@@ -259,11 +263,12 @@ fn folder(repo: &Repo, files: &[RepoFile]) -> Result<Selection, HubError> {
             Some(one) => found.push((*one).clone()),
             None if weights.is_empty() => {
                 return Err(none(
-                    "its weights are neither GGUF nor safetensors; other formats (pickle, ONNX) are not read"
+                    "its weights are neither GGUF nor safetensors; other formats (pickle, ONNX) are not \
+                     supported"
                         .into(),
                 ));
             }
-            None => return Err(none(format!("it has {} .safetensors files and no {INDEX}", weights.len()))),
+            None => return Err(none(format!("it has {} .safetensors files but no {INDEX}", weights.len()))),
         }
     }
     Ok(Selection { name: SAFETENSORS.into(), tag: None, model: String::new(), files: found, index })
@@ -290,7 +295,7 @@ pub(crate) fn add_shards(
     for name in names {
         let file = files.iter().find(|file| file.path == *name);
         let file =
-            file.ok_or_else(|| none(format!("its {name_of_index} names {name:?}, which it does not have")))?;
+            file.ok_or_else(|| none(format!("its {name_of_index} lists {name:?}, which is missing")))?;
         // `check_names` checks the names afterwards: the index is a file of the repository's owner.
         if !selection.files.contains(file) {
             selection.files.push(file.clone());
@@ -374,13 +379,12 @@ mod tests {
         assert_eq!(run("hf:o/n:Q8_0", Some("Q4_K_M"), Some(1)), (Ok("Q8_0".into()), vec![]));
         let (chosen, notes) = run("hf:o/n", Some("UD-Q4_K_XL"), Some(44));
         assert_eq!(chosen.as_deref(), Ok("Q3_K_M"));
-        let note =
-            "o/n: UD-Q4_K_XL (48 B) does not fit into the 44 B that are available: taking Q3_K_M (35 B)";
+        let note = "o/n: UD-Q4_K_XL (48 B) does not fit into the available 44 B: using Q3_K_M (35 B)";
         assert_eq!(notes, [note]);
         // An incomplete set is never chosen.
         assert_eq!(run("hf:o/n", None, Some(34)).0.as_deref(), Ok("Q2_K"));
         let error = run("hf:o/n", None, Some(24)).0.unwrap_err();
-        assert!(error.starts_with("o/n: none of its models fits into the 24 B"), "{error}");
+        assert!(error.starts_with("o/n: all of its models exceed the available 24 B"), "{error}");
         assert!(error.contains("\n  latent pull hf:o/n:Q2_K  # 25 B"), "{error}");
     }
 
@@ -444,7 +448,7 @@ mod tests {
         for quant in ["BF16", "F16", "F32"] {
             let error = chosen(&format!("hf:o/GLM-GGUF:{quant}"), &repo).unwrap_err();
             let named = ["mtp", "MTP", "mmproj"].iter().any(|word| error.contains(word));
-            assert!(error.contains(&format!("no model of the quant {quant}")) && !named, "{error}");
+            assert!(error.contains(&format!("no model with quant {quant}")) && !named, "{error}");
         }
         assert_eq!(chosen("hf:o/GLM-GGUF/mtp-GLM-BF16.gguf", &repo).unwrap(), [repo[2]]);
         let error = chosen("hf:o/GLM-GGUF", &repo[2..]).unwrap_err();
@@ -467,9 +471,9 @@ mod tests {
         assert_eq!(chosen("hf:o/n:q8_0", &repo).unwrap(), [repo[0]]);
         assert_eq!(chosen("hf:o/n/x/m-F16-00002-of-00002.gguf", &repo).unwrap(), repo[1..3]);
         let lacking = chosen("hf:o/n:Q2_K", &repo).unwrap_err();
-        assert!(lacking.contains("2 files, of which it has 1"), "{lacking}");
+        assert!(lacking.contains("2 files, but the repository contains 1"), "{lacking}");
         let error = chosen("hf:o/n:Q5_0", &repo).unwrap_err();
-        assert!(error.contains("no model of the quant Q5_0") && error.contains(":Q8_0"), "{error}");
+        assert!(error.contains("no model with quant Q5_0") && error.contains(":Q8_0"), "{error}");
         let error = chosen("hf:o/n/none.gguf", &repo).unwrap_err();
         assert!(error.contains("none.gguf") && error.contains(":Q8_0"), "{error}");
     }

@@ -35,7 +35,8 @@ impl Token {
     pub fn new(name: &str, text: &str) -> Result<Option<Token>, HubError> {
         let text = text.trim();
         if text.len() as u64 > MAX_TOKEN || !text.bytes().all(|b| b.is_ascii_graphic()) {
-            let problem = "it holds characters that no token has: copy it again from https://huggingface.co/settings/tokens";
+            let problem = "it has characters that are invalid in a token: copy it again from \
+                           https://huggingface.co/settings/tokens";
             return Err(HubError::Setting { name: name.into(), problem: problem.into() });
         }
         Ok((!text.is_empty()).then(|| Token(text.into())))
@@ -100,7 +101,7 @@ impl HubSettings {
             (Some(cache), _) => absolute(&cache)?,
             (None, Some(caches)) => caches.join("latent"),
             (None, None) => {
-                let problem = "it is not set, and the user has no home folder: set it to a folder for models";
+                let problem = "it is not set, but the user has no home folder: set it to a folder for models";
                 return Err(HubError::Setting { name: "LATENT_CACHE".into(), problem: problem.into() });
             }
         };
@@ -170,9 +171,7 @@ fn min_speed(value: Option<String>) -> Result<u64, HubError> {
     let Some(value) = value else { return Ok(MIN_SPEED) };
     value.parse().map_err(|_| HubError::Setting {
         name: "LATENT_MIN_SPEED".into(),
-        problem: format!(
-            "{value:?}: expected bytes per second, such as {MIN_SPEED}; 0 tolerates every speed"
-        ),
+        problem: format!("{value:?}: expected bytes per second, such as {MIN_SPEED}; 0 disables the check"),
     })
 }
 

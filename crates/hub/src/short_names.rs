@@ -91,7 +91,7 @@ pub fn model_ref(text: &str) -> Result<ModelRef, HubError> {
     let Some((entry, quant)) = find(text) else {
         let nearest = nearest(text).join(", ");
         let problem =
-            format!("unknown short name; the nearest are {nearest} (`latent ls --short-names` lists all)");
+            format!("unknown short name; similar names: {nearest} (`latent ls --short-names` lists all)");
         return Err(wrong(problem));
     };
     if let Some(reason) = &entry.unsupported {
@@ -173,7 +173,7 @@ mod tests {
             [("glm-4.7-flsh", "glm-4.7-flash"), ("deepseek-v2", "deepseek-v2-lite"), ("Youtu", "youtu-llm")]
         {
             let error = model_ref(text).unwrap_err().to_string();
-            assert!(error.contains(&format!("the nearest are {nearest},")), "{error}");
+            assert!(error.contains(&format!("similar names: {nearest},")), "{error}");
         }
         for text in ["youtu-llm:", "youtu-llm:2b-", "youtu-llm:a b", "hf:youtu-llm", ""] {
             assert!(model_ref(text).is_err(), "{text}");

@@ -174,7 +174,7 @@ pub(crate) fn plain_folder(path: &Path) -> Result<(), HubError> {
         return Ok(());
     }
     let problem = if metadata.is_symlink() {
-        "it is a symbolic link, and nothing is written or removed through links: move the whole cache with LATENT_CACHE instead"
+        "it is a symbolic link, which is not followed here: move the whole cache with LATENT_CACHE instead"
     } else {
         "it is not a folder"
     };

@@ -109,7 +109,7 @@ fn namespace(runtime: &mut Runtime<'_>, args: Args) -> Result<Value> {
 fn dict(runtime: &Runtime<'_>, args: Args) -> Result<Value> {
     let mut entries = DictBuilder::new(&runtime.meter)?;
     if args.positional.len() > 1 {
-        return Err(Error::value("dict takes one value at most, and names"));
+        return Err(Error::value("dict takes at most one value, and named values"));
     }
     if let Some(first) = args.positional.first() {
         runtime.defined(first)?;

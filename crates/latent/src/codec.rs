@@ -173,5 +173,5 @@ fn response_format(
     // Built-in formats are valid, so an error here is one of Latent.
     let format = ResponseFormat::for_model(&without)
         .map_err(|error| Error::new(ErrorKind::Engine, error.to_string()))?;
-    Ok((format, Some(format!("the model's response_template is left out: {failed}"))))
+    Ok((format, Some(format!("the model's response_template is ignored: {failed}"))))
 }

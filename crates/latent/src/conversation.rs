@@ -163,8 +163,6 @@ pub(crate) fn check(messages: &Value) -> Result<(), Error> {
     let list = list.ok_or_else(|| Error::argument_named("messages", format!("messages: {EXPECTED}")))?;
     match list.iter().position(|message| message.get("role").and_then(Value::as_str).is_none()) {
         None => Ok(()),
-        Some(at) => {
-            Err(Error::argument_named("messages", format!("messages[{at}] names no role: {EXPECTED}")))
-        }
+        Some(at) => Err(Error::argument_named("messages", format!("messages[{at}] has no role: {EXPECTED}"))),
     }
 }

@@ -100,7 +100,7 @@ impl Error {
     /// A panic, which is an error of Latent.
     pub fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
         let text = latent_types::panic_text(panic);
-        Error::new(ErrorKind::Engine, format!("a panic, which is an error of Latent: {text}"))
+        Error::new(ErrorKind::Engine, format!("internal panic: {text} (please report this)"))
     }
 
     /// The kind of the error, with its data.

@@ -52,7 +52,8 @@ impl Model {
             return Err(Error::new(
                 crate::ErrorKind::TooLong { tokens: count, context },
                 format!(
-                    "{count} tokens do not fit into the context of {context}: load the model with a larger {}, or give fewer",
+                    "{count} tokens do not fit into the context of {context}: load the model with a larger \
+                     {}, or use fewer",
                     latent_types::Setting::Context
                 ),
             ));

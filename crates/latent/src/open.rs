@@ -29,7 +29,9 @@ pub fn open(path: impl AsRef<Path>) -> Result<Arc<Checkpoint>, Error> {
     opened.map(Arc::new).map_err(|error| match path.to_str() {
         Some(text) if *error.kind() == ErrorKind::NotFound && text.starts_with(HUB) => Error::new(
             ErrorKind::NotFound,
-            format!("{text}: bring a model of the hub here with `latent pull {text}`, then give the path that it prints"),
+            format!(
+                "{text}: download the model with `latent pull {text}`, then pass the path that it prints"
+            ),
         ),
         _ => error,
     })
@@ -57,7 +59,7 @@ pub(crate) fn with_adapters<P: AsRef<Path>>(
     }
     // Adapters become part of the checkpoint, so it must not be shared with another model.
     let base = Arc::into_inner(base)
-        .ok_or_else(|| Error::argument("the model is in use: open it once more for adapters"))?;
+        .ok_or_else(|| Error::argument("the model is in use: open it again to load adapters"))?;
     let adapters = adapters.iter().map(|(path, scale)| Ok((AdapterFile::open(path.as_ref())?, *scale)));
     let adapters = adapters.collect::<Result<Vec<_>, Error>>()?;
     Ok(Arc::new(base.with_adapters(adapters)?))

@@ -55,10 +55,7 @@ impl Model {
         let inner = &self.inner;
         let most = inner.max_batch_tokens;
         if !(1..=most).contains(&rows) {
-            return Err(Error::argument_named(
-                "rows",
-                format!("rows {rows}: a step of this model has 1 to {most} rows"),
-            ));
+            return Err(Error::argument_named("rows", format!("rows {rows}: expected 1 to {most}")));
         }
         let (config, engine): (_, &EngineOptions) = (&inner.config, &inner.options.engine);
         let target = engine.target(&*self.backend()?);
@@ -161,7 +158,7 @@ impl PlanView {
         let drawing = make()?;
         let view: Option<&DrawingView> = drawing.view("plan", formulation, bucket);
         let view = view.ok_or_else(|| {
-            Error::new(ErrorKind::Engine, format!("no view of a plan, {formulation} {bucket}"))
+            Error::new(ErrorKind::Engine, format!("the drawing has no plan for {formulation} {bucket}"))
         })?;
         Ok(drawing.svg(view))
     }

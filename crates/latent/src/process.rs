@@ -32,7 +32,8 @@ impl Process {
         Err(Error::new(
             ErrorKind::Forked,
             format!(
-                "process {} was forked from process {}, which {did}: its threads are not here; {advice} (with Python's multiprocessing, \
+                "process {} was forked from process {}, which {did}: its threads do not exist here; {advice} \
+                 (with Python's multiprocessing, \
                  start processes by \"spawn\")",
                 std::process::id(),
                 self.0
@@ -52,7 +53,7 @@ mod tests {
         assert_eq!(*error.kind(), ErrorKind::Forked);
         assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
         assert!(
-            error.message().contains("which began: its threads are not here; begin in the child"),
+            error.message().contains("which began: its threads do not exist here; begin in the child"),
             "{error}"
         );
     }

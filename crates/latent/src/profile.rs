@@ -44,7 +44,8 @@ impl Model {
         let all = prompt.saturating_add(decode);
         if all == 0 || all > context {
             return Err(Error::argument(format!(
-                "prompt {prompt} and decode {decode}: expected 1 to {context} tokens together, which the context holds"
+                "prompt {prompt} and decode {decode}: expected 1 to {context} tokens in total, the size of \
+                 the context"
             )));
         }
         let backend = self.backend()?;

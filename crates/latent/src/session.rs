@@ -50,8 +50,8 @@ impl SavedSession {
         let damaged = |problem: &str| {
             Error::new(ErrorKind::File, format!("not a saved session of Latent: {problem}; save it again"))
         };
-        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("its first bytes are not LATNTSN1"))?;
-        let early = || damaged("it ends too early");
+        let rest = bytes.strip_prefix(MAGIC).ok_or_else(|| damaged("it must begin with LATNTSN1"))?;
+        let early = || damaged("it is truncated");
         let (length, rest) = rest.split_first_chunk::<4>().ok_or_else(early)?;
         let length = usize::try_from(u32::from_le_bytes(*length)).map_err(|_| early())?;
         let (head, rows) = rest.split_at_checked(length).ok_or_else(early)?;
@@ -136,7 +136,7 @@ impl Model {
         // The head and the rows are separate parts of the bytes, so they may come from different
         // sessions.
         if !session.tokens.starts_with(&restored) {
-            let problem = "not a saved session of Latent: its rows are those of other tokens; save it again";
+            let problem = "not a saved session of Latent: its rows belong to other tokens; save it again";
             return Err(Error::new(ErrorKind::File, problem));
         }
         Ok(session)

@@ -24,7 +24,7 @@ impl ModelWorker {
         let (first, loaded) = channel();
         let thread = queue
             .start("latent-model", LoadHooks { load, first: Some(first) })
-            .map_err(|error| Error::new(ErrorKind::Engine, format!("no thread can be started: {error}")))?;
+            .map_err(|error| Error::new(ErrorKind::Engine, format!("cannot start a thread: {error}")))?;
         Ok((ModelWorker { commands: Some(commands), thread: Some(thread) }, loaded))
     }
 

@@ -62,7 +62,9 @@ pub enum Error {
     #[error("unknown device {name:?}: expected cpu, auto, gpu or gpu:N; {devices}")]
     UnknownDevice { name: String, devices: String },
     /// This build has no GPU support.
-    #[error("device gpu:{index}: this build has no GPUs: build Latent with the feature gpu, or use cpu")]
+    #[error(
+        "device gpu:{index}: this build has no GPU support: build Latent with the feature gpu, or use cpu"
+    )]
     NoGpu { index: usize },
     /// An option that only the CPU has.
     #[error("{option} selects CPU instructions and cannot be used on {device}: omit it")]
@@ -74,15 +76,17 @@ pub enum Error {
     NoDeviceKernel { kernel: &'static str, device: String, inputs: &'static str },
     /// An operand is in the memory of another device, or of another opening of the same device.
     #[error(
-        "{what} is in the memory of {found}, and the weight in that of {expected} (each opening of a device has its own memory)"
+        "{what} is in the memory of {found}, but the weight is in that of {expected} (each opened device has \
+         its own memory)"
     )]
     OtherDevice { what: &'static str, found: String, expected: String },
     /// An order of inputs names an input that does not exist.
-    #[error("the order of inputs names {input} at {at}, but K is {k}")]
+    #[error("the order of inputs has {input} at {at}, but K is {k}")]
     Order { at: usize, input: u32, k: usize },
     /// A forked child cannot use the device of its parent.
     #[error(
-        "process {child} was forked from process {parent}, which opened the GPU: its device is not here; open it in the child (with Python's \
+        "process {child} was forked from process {parent}, which opened the GPU: its device is not usable \
+         here; open it in the child (with Python's \
          multiprocessing, start processes by \"spawn\")"
     )]
     Forked { child: u32, parent: u32 },

@@ -50,7 +50,7 @@ pub(crate) fn run(mailbox: &MpiMailbox, started: &Sender<MpiWorld>) {
         return;
     }
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| thread.run(&mut liveness))) {
-        thread.give_up(&format!("its thread that speaks to MPI panicked: {}", panic_text(&*panic)));
+        thread.give_up(&format!("its MPI thread panicked: {}", panic_text(&*panic)));
     }
 }
 
@@ -287,7 +287,7 @@ impl MpiThread<'_> {
         let silent =
             self.others().filter(|rank| !ended.contains(rank)).min_by_key(|rank| liveness.heard[*rank]);
         if let Some(rank) = silent.filter(|rank| now - liveness.heard[*rank] > silence) {
-            let cause = format!("nothing was heard of it for {} s", silence.as_secs_f32());
+            let cause = format!("it has not responded for {} s", silence.as_secs_f32());
             self.mailbox.went_wrong(RankError::Lost { rank, host: self.hosts[rank].clone(), cause });
         }
     }

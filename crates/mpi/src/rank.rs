@@ -31,10 +31,10 @@ pub fn start(patience: Duration) -> Result<MpiRank, RankError> {
     let thread = thread.map_err(|error| RankError::Setup(format!("starting a thread for MPI: {error}")))?;
     let MpiWorld { rank, hosts } = told.recv_timeout(patience).map_err(|error| {
         RankError::Setup(match error {
-            RecvTimeoutError::Disconnected => "MPI has been started in this process before".into(),
+            RecvTimeoutError::Disconnected => "MPI was already started in this process".into(),
             RecvTimeoutError::Timeout => format!(
-                "MPI has not started within {} s, since it waits for a rank that has not come up: look at that rank's host, and whether its firewall \
-                 lets the others in",
+                "MPI has not started within {} s because a rank is missing: check that rank's host and its \
+                 firewall",
                 patience.as_secs()
             ),
         })
@@ -65,7 +65,8 @@ impl MpiRank {
             let mail = self.mailbox.mail();
             if mail.closing.is_some_and(|since| since.elapsed() > CLOSING) {
                 return Err(RankError::Setup(format!(
-                    "every rank has said that it ends, and MPI has not ended {} s later: one of {} was stopped meanwhile, or its host is gone",
+                    "MPI has not ended {} s after all ranks finished: one of {} was stopped, or its host is \
+                     unreachable",
                     CLOSING.as_secs(),
                     self.names()
                 )));

@@ -200,12 +200,12 @@ fn check(job: MpiJob, ended: &MpiJobResult) -> JobFinding {
     let named = match (fault.message, fault.kind) {
         (_, FaultKind::Hang) => said("failed: it is in a step but has computed nothing for 2 s"),
         (_, FaultKind::Panic) => said("failed: it panicked: on purpose"),
-        (_, FaultKind::Misdirect) => said("failed: its thread that speaks to MPI panicked: "),
+        (_, FaultKind::Misdirect) => said("failed: its MPI thread panicked: "),
         // Other ranks or mpirun name the rank.
         (Some(_), _) => [format!("rank {rank} on host "), format!("process rank {rank} with PID ")]
             .iter()
             .any(|name| ended.errors.contains(name)),
-        (None, FaultKind::Stop) => ended.errors.contains("it waits for a rank that has not come up"),
+        (None, FaultKind::Stop) => ended.errors.contains("because a rank is missing"),
         // mpirun does not name the rank of a process that has not joined yet.
         (None, _) => ended.errors.contains("non-zero exit code") || ended.errors.contains("exited on signal"),
     };

@@ -11,8 +11,8 @@ pub enum QuantError {
     NotDecodable(TensorType),
     #[error("{0} cannot be encoded; supported types: {list}", list = crate::encodable().map(TensorType::name).collect::<Vec<_>>().join(", "))]
     NotEncodable(TensorType),
-    #[error("{numbers} numbers of {ty} do not take {bytes} bytes")]
+    #[error("{numbers} numbers of {ty} do not match {bytes} bytes")]
     Length { ty: TensorType, bytes: usize, numbers: usize },
-    #[error("{importance} importances for {numbers} numbers; the numbers must be equal")]
+    #[error("{importance} importances for {numbers} numbers; the counts must be equal")]
     Importance { importance: usize, numbers: usize },
 }

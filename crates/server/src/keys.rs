@@ -42,7 +42,7 @@ pub enum KeyError {
     #[error("line {line}: a key of {bytes} bytes is too short; use at least {MIN_BYTES}")]
     Short { line: usize, bytes: usize },
     /// The key cannot be sent in a header.
-    #[error("line {line}: a key consists of visible ASCII characters without blanks")]
+    #[error("line {line}: a key must consist of visible ASCII characters without spaces")]
     Characters { line: usize },
     /// The text has no key.
     #[error("it contains no key: one per line; lines that begin with # are comments")]

@@ -97,6 +97,6 @@ impl Limits {
         if count <= limit {
             return Ok(());
         }
-        Err(ApiError::field(param, format!("{count} are more than the limit of {limit} ({name})")))
+        Err(ApiError::field(param, format!("{count} exceeds the limit of {limit} ({name})")))
     }
 }

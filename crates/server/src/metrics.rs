@@ -276,7 +276,7 @@ fn llama(page: &mut MetricsPage) {
 
 fn scheduler(page: &mut MetricsPage) {
     page.gauge("latent_requests_running", "Requests that run.", |model| model.stats.running);
-    page.gauge("latent_requests_in_prompt", "Requests whose prompt has not run to its end.", |model| {
+    page.gauge("latent_requests_in_prompt", "Requests whose prompt is not finished.", |model| {
         model.stats.in_prompt
     });
     page.gauge("latent_requests_waiting", "Requests that wait.", |model| model.stats.waiting);
@@ -290,12 +290,12 @@ fn scheduler(page: &mut MetricsPage) {
             ("failed", stats.failed),
         ]
     };
-    page.states(COUNTER, "latent_jobs_total", "Answers by what became of them.", jobs);
+    page.states(COUNTER, "latent_jobs_total", "Answers by outcome.", jobs);
     page.counter("latent_prompt_tokens_total", "Prompt tokens that ran.", |model| model.stats.tokens_in);
     page.counter("latent_generated_tokens_total", "Tokens that were generated.", |model| {
         model.stats.tokens_out
     });
-    page.counter("latent_preemptions_total", "Requests that gave their blocks to others.", |model| {
+    page.counter("latent_preemptions_total", "Requests that were preempted to free blocks.", |model| {
         model.stats.preemptions
     });
     page.counter("latent_steps_total", "Steps of the engine.", |model| model.stats.steps);
@@ -345,13 +345,15 @@ fn cache(page: &mut MetricsPage) {
     page.counter("latent_prefix_lookups_total", "Prompts looked up in the prefix cache.", |model| {
         model.stats.prefixes.lookups
     });
-    page.counter("latent_prefix_hits_total", "Prompts that began with something cached.", |model| {
+    page.counter("latent_prefix_hits_total", "Prompts with a cached prefix.", |model| {
         model.stats.prefixes.hits
     });
-    page.counter("latent_prefix_tokens_saved_total", "Prompt tokens that did not have to run.", |model| {
-        model.stats.prefixes.tokens_saved
-    });
-    page.counter("latent_prefix_evicted_total", "Cached blocks that were given up.", |model| {
+    page.counter(
+        "latent_prefix_tokens_saved_total",
+        "Prompt tokens that were reused from the cache.",
+        |model| model.stats.prefixes.tokens_saved,
+    );
+    page.counter("latent_prefix_evicted_total", "Cached blocks that were evicted.", |model| {
         model.stats.prefixes.evicted
     });
     page.gauge("latent_disk_cache_bytes", "Bytes of the prefix cache on disk.", |model| {
@@ -376,6 +378,6 @@ fn loads(page: &mut MetricsPage) {
     let failures = |model: &ModelMetrics| model.counts.failures;
     page.counter("latent_model_load_failures_total", "How often it could not be loaded.", failures);
     page.counter("latent_model_unloads_total", "How often it was unloaded.", |model| model.counts.unloads);
-    let reloads = "Faults after which the model was loaded again.";
+    let reloads = "Failures after which the model was reloaded.";
     page.counter("latent_reloads_total", reloads, |model| model.reloads);
 }

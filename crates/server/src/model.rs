@@ -437,7 +437,7 @@ fn check_arguments(items: &[ConversationItem]) -> Result<(), ApiError> {
 fn template_error(error: TextError) -> ApiError {
     match error {
         TextError::Template(problem) => {
-            ApiError::invalid(format!("the model's chat template refuses these messages: {problem}"))
+            ApiError::invalid(format!("the model's chat template rejects these messages: {problem}"))
         }
         other => ApiError::invalid(other.to_string()),
     }

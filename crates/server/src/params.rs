@@ -232,7 +232,9 @@ impl AnswerParams {
         }
         if let Some(allowed) = token_ids(fields, "allowed_token_ids", vocabulary)? {
             if allowed.is_empty() {
-                return Err(fields.error("allowed_token_ids", "the list is empty: name at least one token"));
+                return Err(
+                    fields.error("allowed_token_ids", "the list is empty: expected at least one token")
+                );
             }
             self.sampling.allowed_tokens = Some(allowed);
         }
@@ -241,7 +243,7 @@ impl AnswerParams {
         for word in words {
             let word = word.trim_start();
             if word.is_empty() {
-                return Err(fields.error("bad_words", "a word is empty: leave it out"));
+                return Err(fields.error("bad_words", "a word is empty: omit it"));
             }
             // As in vLLM, a word is banned with and without a leading blank, which tokenize
             // differently.
@@ -411,7 +413,7 @@ fn logit_bias(
             .map(|bias| bias as f32)
             // A number beyond the range of f32 has become infinite, which would be a ban or a must.
             .filter(|bias| bias.is_finite())
-            .ok_or_else(|| wrong(format!("a bias is a finite number or false, found {}", kind(value)))),
+            .ok_or_else(|| wrong(format!("expected a finite number or false, found {}", kind(value)))),
     };
     let id = |key: i64| {
         let id = u32::try_from(key).ok().filter(|id| (*id as usize) < vocabulary.size);
@@ -442,7 +444,7 @@ fn logit_bias(
                 let tokens = match (key.as_i64(), key.as_str()) {
                     (Some(key), _) => vec![id(key)?],
                     (None, Some(text)) => vocabulary.tokens(fields, NAME, text)?,
-                    (None, None) => return Err(wrong("a token is given by its id or as a text".into())),
+                    (None, None) => return Err(wrong("expected a token id or a text".into())),
                 };
                 pairs.extend(tokens.into_iter().map(|id| (id, bias)));
             }
@@ -472,7 +474,7 @@ pub(crate) fn shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<Output
                 OutputConstraint::schema(schema, "response_format", limits)?
             }
             other => {
-                let problem = format!("{other:?} is none of text, json_object and json_schema");
+                let problem = format!("unknown value {other:?}, expected text, json_object or json_schema");
                 return Err(format.error("type", problem));
             }
         };

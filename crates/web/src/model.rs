@@ -125,7 +125,7 @@ impl Model {
     fn prompt(&self, messages: Value) -> Result<Vec<u32>, Box<dyn Error>> {
         let Some(template) = &self.template else {
             let last = messages.as_array().and_then(|messages| messages.last()?.get("content")?.as_str());
-            let text = last.ok_or("the conversation has no text to go on with")?;
+            let text = last.ok_or("the conversation has no text to continue")?;
             return Ok(self
                 .tokenizer
                 .encode(text, EncodeOptions { add_special: true, parse_special: false })?);
@@ -178,11 +178,12 @@ fn device_error_text(error: &(dyn Error + 'static)) -> Option<String> {
         }
         EngineError::Piece(piece) => Some(match piece.of {
             PieceKind::Cache { .. } => format!(
-                "this browser's GPU gives out less memory in one piece than a context of this length takes; at most {} tokens fit",
+                "this browser's GPU limits buffers to less than a context of this length needs; at most {} \
+                 tokens fit",
                 piece.fits()
             ),
             PieceKind::Step { .. } => {
-                "this browser's GPU gives out less memory in one piece than a step of this model takes".into()
+                "this browser's GPU limits buffers to less than a step of this model needs".into()
             }
         }),
         _ => None,

@@ -11,7 +11,7 @@ use latent_types::TensorType;
 #[non_exhaustive]
 pub enum TestingError {
     /// The shape is not known.
-    #[error("no shape is called {shape:?}; there are {}", shapes().collect::<Vec<_>>().join(", "))]
+    #[error("unknown shape {shape:?}; expected one of {}", shapes().collect::<Vec<_>>().join(", "))]
     UnknownShape {
         /// The name asked for.
         shape: String,
@@ -24,7 +24,7 @@ pub enum TestingError {
         known: String,
     },
     /// safetensors has no dtype for the type.
-    #[error("{kind} has no place in safetensors; a folder takes F32, F16, BF16 or F8_E4M3")]
+    #[error("safetensors does not support {kind}; a folder takes F32, F16, BF16 or F8_E4M3")]
     NoFolder { kind: TensorType },
     /// A rule for single tensors that does not parse.
     #[error("{word:?}: expected PATTERN=TYPE, such as ffn_down_exps=Q6_K, with a type that can be written")]

@@ -51,7 +51,10 @@ pub(crate) fn decode<'py>(
     let py = data.py();
     if let Ok(tensor) = data.cast::<Tensor>() {
         if r#type.is_some() || shape.is_some() {
-            return Err(argument(py, "a tensor of a file has a type and a shape of its own"));
+            return Err(argument(
+                py,
+                "a tensor of a file has its own type and shape: omit `type` and `shape`",
+            ));
         }
         return tensor.get().decode(py);
     }
@@ -74,7 +77,7 @@ pub(crate) fn decode<'py>(
     let shape = shape.unwrap_or_else(|| vec![values.len()]);
     // Checked, since a wrapped product of the caller's sizes could equal the number of values.
     if shape.iter().try_fold(1usize, |all, n| all.checked_mul(*n)) != Some(values.len()) {
-        return Err(argument(py, format!("{} values have no shape {shape:?}", values.len())));
+        return Err(argument(py, format!("{} values do not match the shape {shape:?}", values.len())));
     }
     shaped(py, values, &shape)
 }

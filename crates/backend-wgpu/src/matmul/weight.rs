@@ -252,7 +252,7 @@ fn no_shader(device: &Device, what: &str, format: TensorType) -> GpuError {
         device: device.name().to_owned(),
         what: what.to_owned(),
         problem: format!(
-            "no shader multiplies {format}; `latent quantize` writes formats that are multiplied, such as Q8_0"
+            "no shader supports {format}; `latent quantize` writes formats that are supported, such as Q8_0"
         ),
     }
 }

@@ -176,7 +176,8 @@ fn delta_rule(compiler: &Compiler<'_>, node: &Node) -> Result<Box<dyn GpuOperati
     let width = y.width as usize;
     if width > MAX_WIDTH {
         return Err(BackendError::Unsupported(format!(
-            "the GPU backend has no recurrent state of heads of {width} elements, more than {MAX_WIDTH}: use the CPU"
+            "the GPU backend does not support a recurrent state with heads of {width} elements, more than \
+             {MAX_WIDTH}: use the CPU"
         )));
     }
     let input = |i| compiler.cut(compiler.input(node, i)?, width);

@@ -59,7 +59,7 @@ impl ConfigFile {
         let preset = Preset::of_sections([&top], PresetScope::Server, reader.serve)?;
         if let Some(path) = preset.model() {
             if !file.models.is_empty() {
-                return Err("give one `model`, or sections [[models]]".into());
+                return Err("use either `model` or sections [[models]]".into());
             }
             file.options.push(PresetOption::of_model(&path));
         }
@@ -119,7 +119,7 @@ impl ConfigReader<'_> {
                 DeValue::Integer(number) => u64::from_str_radix(number.as_str(), number.radix()).ok(),
                 _ => None,
             };
-            let number = number.ok_or_else(|| self.at(key, "expected a whole number"))?;
+            let number = number.ok_or_else(|| self.at(key, "expected an integer"))?;
             if !limits.set(key.get_ref(), number) {
                 return Err(self.at(key, "unknown limit; docs/serving.md lists the limits"));
             }
@@ -230,7 +230,7 @@ mod tests {
             ("port = 1979-05-27", "line 1: `port`: expected a value or a list, found a datetime"),
             ("port = [1, 2]", "line 1: `port`: expected one value, found 2"),
             ("port = []", "line 1: `port`: expected one value, found 0"),
-            ("[limits]\nstop = -1", "line 2: `stop`: expected a whole number"),
+            ("[limits]\nstop = -1", "line 2: `stop`: expected an integer"),
             ("limits = 1", "expected a section [limits]"),
             ("models = 1", "expected sections [[models]]"),
             ("port =", "line 1: not valid TOML"),
@@ -241,11 +241,8 @@ mod tests {
             ("port = true", "line 1: `port`: "),
             ("[[models]]\nname = \"a\"", "line 1: [[models]]: expected a `name` and a `model`"),
             ("\n[[models]]\nname = \"a\"\nmodel = \"a.gguf\"\ncontxt = 1", "line 5: `contxt`"),
-            (
-                "[[models]]\nname = \"a\"\nmodel = \"a.gguf\"\nport = 1",
-                "port is a setting of the whole server",
-            ),
-            ("model = \"x\"\n[[models]]\nname = \"a\"\nmodel = \"a.gguf\"", "one `model`, or sections"),
+            ("[[models]]\nname = \"a\"\nmodel = \"a.gguf\"\nport = 1", "port applies to the whole server"),
+            ("model = \"x\"\n[[models]]\nname = \"a\"\nmodel = \"a.gguf\"", "either `model` or sections"),
             ("unload_idle = \"soon\"", "unload_idle"),
             ("n_gpu_layers = \"some\"", "n_gpu_layers"),
             ("gpu_fallback = \"gpu\"", "cpu or none"),

@@ -97,7 +97,7 @@ pub(super) fn bytes(word: &str) -> Result<u64, String> {
     };
     let number: u64 =
         number.parse().map_err(|_| "expected a number of bytes such as 500M or 20G".to_owned())?;
-    number.checked_mul(1 << shift).ok_or_else(|| "that is more than can be counted".into())
+    number.checked_mul(1 << shift).ok_or_else(|| "the number is too large".into())
 }
 
 #[cfg(test)]

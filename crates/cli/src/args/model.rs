@@ -229,8 +229,7 @@ fn tuned(file: &str) -> Result<TunedFile, String> {
 pub(crate) fn cache_type(word: &str) -> Result<CacheType, String> {
     match word.to_ascii_lowercase().as_str() {
         "q4_1" | "iq4_nl" | "q5_0" | "q5_1" => {
-            Err("of llama.cpp's types there are f32, f16, bf16, q8_0 and q4_0; int8 and fp8 are the others"
-                .into())
+            Err("unsupported type: expected f32, f16, bf16, q8_0, q4_0, int8 or fp8".into())
         }
         // vLLM's name.
         "fp8_e4m3" => Ok(CacheType::Fp8),
@@ -282,7 +281,7 @@ impl EngineArgs {
         if self.tuned.is_none() || backend.name() == "cpu" || self.offload(backend).is_some() {
             return Ok(());
         }
-        let problem = "--tuned is for kernels of the CPU: leave it out, or use --device cpu";
+        let problem = "--tuned is for CPU kernels: omit it, or use --device cpu";
         Err(UsageError(format!("--device {}: {problem}", self.device_name())))
     }
 

@@ -180,7 +180,11 @@ impl QuantizeArgs {
             Some(last) if words.len() > 1 || self.model.is_some() || !is_model(last) => {
                 return Err(ConvertError::UnknownMix((*last).to_owned()).to_string());
             }
-            _ => return Err("give the TYPE to quantize to, such as Q4_K_M, as the last word".into()),
+            _ => {
+                return Err(
+                    "the TYPE to quantize to is missing: give it as the last argument, such as Q4_K_M".into(),
+                );
+            }
         }
         let (model, out) = match (words[..].split_first(), &self.model) {
             (None, _) => (None, None),
@@ -188,7 +192,7 @@ impl QuantizeArgs {
             (Some((model, [])), None) => (Some(model), None),
             (Some((model, [out])), None) => (Some(model), Some(out)),
             (Some((first, _)), _) => {
-                return Err(format!("unexpected word {first:?}: the model is given by --model"));
+                return Err(format!("unexpected argument {first:?}: the model is already given by --model"));
             }
         };
         if let (Some(out), Some(flag)) = (out, &self.out) {
@@ -287,7 +291,7 @@ fn nearness(text: &str) -> Result<f64, String> {
 fn damping(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(part) if part > 0.0 && part <= 1000.0 => Ok(part),
-        _ => Err("expected a number above 0 and of 1000 at most, such as 0.01".into()),
+        _ => Err("expected a number above 0 and at most 1000, such as 0.01".into()),
     }
 }
 
@@ -351,9 +355,9 @@ mod tests {
             assert_eq!(task(words, environment).as_deref(), Ok(expected), "{words}");
         }
         for (words, said) in [
-            ("", "give the TYPE"),
-            ("m.gguf", "give the TYPE"),
-            ("-m m.gguf", "give the TYPE"),
+            ("", "the TYPE to quantize to is missing"),
+            ("m.gguf", "the TYPE to quantize to is missing"),
+            ("-m m.gguf", "the TYPE to quantize to is missing"),
             ("m.gguf Q4_X", "Q4_X"),
             ("-m m.gguf Q4_X", "Q4_X"),
             ("Q4_X", "Q4_X"),

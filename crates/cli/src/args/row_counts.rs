@@ -25,7 +25,7 @@ impl FromStr for RowCounts {
 
     fn from_str(word: &str) -> Result<RowCounts, String> {
         let expected =
-            || format!("expected numbers of rows from 1 to {MAX_VERIFY_ROWS}: 4, or 1,2,4, or 1..8");
+            || format!("expected row counts from 1 to {MAX_VERIFY_ROWS}, such as 4 or 1,2,4 or 1..8");
         let number = |word: &str| {
             let number: Option<usize> = word.trim().parse().ok();
             number.filter(|n| (1..=MAX_VERIFY_ROWS).contains(n)).ok_or_else(expected)
@@ -33,7 +33,7 @@ impl FromStr for RowCounts {
         let (first, last) = word.split_once("..").unwrap_or((word, word));
         let counts = RowCounts { first: number(first)?, last: number(last)? };
         if counts.first > counts.last {
-            return Err(format!("{first} is more than {last}: {}", expected()));
+            return Err(format!("{first} is greater than {last}: {}", expected()));
         }
         Ok(counts)
     }
@@ -63,10 +63,10 @@ mod tests {
         {
             let said = word.parse::<RowCounts>().unwrap_err();
             assert!(
-                said.contains("expected numbers of rows from 1 to 16: 4, or 1,2,4, or 1..8"),
+                said.contains("expected row counts from 1 to 16, such as 4 or 1,2,4 or 1..8"),
                 "{word}: {said}"
             );
         }
-        assert!("8..1".parse::<RowCounts>().unwrap_err().starts_with("8 is more than 1: expected"));
+        assert!("8..1".parse::<RowCounts>().unwrap_err().starts_with("8 is greater than 1: expected"));
     }
 }

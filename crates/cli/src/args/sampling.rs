@@ -123,7 +123,7 @@ impl FromStr for Seed {
         if word == "-1" {
             return Ok(Seed(None));
         }
-        word.parse().map(|seed| Seed(Some(seed))).map_err(|_| "expected a number from 0 on, or -1".into())
+        word.parse().map(|seed| Seed(Some(seed))).map_err(|_| "expected a number of at least 0, or -1".into())
     }
 }
 

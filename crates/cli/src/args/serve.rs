@@ -192,7 +192,7 @@ fn pooling(word: &str) -> Result<Pooling, String> {
         "cls" => Ok(Pooling::First),
         "none" => Ok(Pooling::None),
         // llama.cpp's pooling of rerankers.
-        "rank" => Err("no model of these families reranks: mean, last, cls or none".into()),
+        "rank" => Err("reranking is not supported: expected mean, last, cls or none".into()),
         _ => Err("expected mean, last, cls or none".into()),
     }
 }
@@ -237,7 +237,7 @@ impl ServeArgs {
     pub(super) fn settle(&mut self, given: bool) -> Result<(), String> {
         let placement = &mut self.placement;
         if placement.hf_repo.is_none() && placement.hf_file.is_some() {
-            return Err("--hf-file is a file of --hf-repo, which is missing".into());
+            return Err("--hf-file needs --hf-repo".into());
         }
         // A model on the command line replaces LATENT_MODEL, which clap has put into `models`. With
         // -m, words are further models.
@@ -250,7 +250,8 @@ impl ServeArgs {
         // MLA caches one latent per token, not keys and values.
         match (self.engine.cache_type, placement.cache_type_v.take()) {
             (Some(keys), Some(values)) if keys != values => Err(format!(
-                "--cache-type-k {keys} and --cache-type-v {values} differ: one type holds for keys and values"
+                "--cache-type-k {keys} and --cache-type-v {values} differ: keys and values must have the \
+                 same type"
             )),
             (keys, values) => {
                 self.engine.cache_type = keys.or(values);

@@ -36,7 +36,7 @@ impl Cli {
             is_absent(&path, id) && on_line(id)
         });
         if let Some(flag) = absent.and_then(clap::Arg::get_long) {
-            let problem = format!("--{flag} has no effect on `latent {path}`: leave it out");
+            let problem = format!("--{flag} has no effect on `latent {path}`: omit it");
             return Err(used.clone().error(ErrorKind::UnknownArgument, problem));
         }
         if let Ok(Some(TunedFile(Err(problem)))) = matches.try_get_one("tuned") {
@@ -55,8 +55,8 @@ fn one_text(flag: &mut Option<String>, word: Option<String>, others: bool) -> Re
     let Some(word) = word else { return Ok(()) };
     if flag.is_some() || others {
         return Err(format!(
-            "the text {word:?} cannot be used with --prompt, --file or --tokens; if it should name a model: no file and no short name \
-             is called that (`latent ls --short-names` lists the names)"
+            "the text {word:?} cannot be used with --prompt, --file or --tokens; if it is meant as a model: \
+             no such file or short name (`latent ls --short-names` lists the names)"
         ));
     }
     *flag = Some(word);

@@ -42,7 +42,7 @@ impl FromStr for SimulatedMachine {
             let number = value.trim().parse().ok();
             let valid = |n: &f64| (low..=high).contains(n) && (!whole || n.fract() == 0.0);
             let Some(number) = number.filter(valid) else {
-                let kind = if whole { "a whole number" } else { "a number" };
+                let kind = if whole { "an integer" } else { "a number" };
                 return refuse(format!("{setting}: expected {kind} from {low} to {high}"));
             };
             if values[index].replace(number).is_some() {
@@ -55,7 +55,7 @@ impl FromStr for SimulatedMachine {
         };
         let nodes = nodes.unwrap_or(1.0);
         if nodes > cores {
-            return Err(format!("nodes={nodes} is more than cores={cores}; the keys are {KEYS}"));
+            return Err(format!("nodes={nodes} exceeds cores={cores}; the keys are {KEYS}"));
         }
         let (cores, nodes) = (cores as usize, nodes as usize);
         Ok(SimulatedMachine { cores, nodes, gbs, speed: speed.unwrap_or(1.0), line_ns })
@@ -80,14 +80,14 @@ mod tests {
     fn impossible_machines_are_refused_with_the_list_of_keys() {
         for (text, why) in [
             ("cores=64,gbs=4,discs=2", "unknown key `discs`"),
-            ("cores=0,gbs=4", "cores=0: expected a whole number"),
+            ("cores=0,gbs=4", "cores=0: expected an integer"),
             ("cores=2.5,gbs=4", "cores=2.5"),
             ("cores=4,gbs=nan", "gbs=nan"),
             ("cores=4,gbs=inf", "gbs=inf"),
             ("cores=4,gbs=-1", "gbs=-1"),
             ("cores=4,gbs=4,cores=4", "cores is given twice"),
             ("cores=4", "cores and gbs are required"),
-            ("cores=4,gbs=4,nodes=8", "nodes=8 is more than cores=4"),
+            ("cores=4,gbs=4,nodes=8", "nodes=8 exceeds cores=4"),
             ("cores", "`cores` has no value"),
             ("", "has no value"),
         ] {

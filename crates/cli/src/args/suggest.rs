@@ -36,18 +36,15 @@ const OTHER_NAMES: [(&str, &str); 23] = [
 /// llama.cpp's flags without a counterpart, or with one of another form.
 const OTHER_FLAGS: [(&[&str], &str); 7] = [
     (&["--hf-repo", "-hf", "--hf"], "models of the hub are written as -m hf:OWNER/NAME[:QUANT]"),
-    (&["--flash-attn", "-fa"], "attention is always fused: leave the flag out"),
-    (&["--mlock", "--no-mmap", "--mmap"], "how memory is used is chosen by itself: leave the flag out"),
-    (
-        &["--jinja", "--chat-template"],
-        "the model's own chat template is used: leave the flag out, or give --raw",
-    ),
+    (&["--flash-attn", "-fa"], "attention is always fused: omit the flag"),
+    (&["--mlock", "--no-mmap", "--mmap"], "memory use is chosen automatically: omit the flag"),
+    (&["--jinja", "--chat-template"], "the model's own chat template is used: omit the flag, or use --raw"),
     (
         &["--conversation", "-cnv", "--interactive", "--interactive-first"],
         "`latent chat` holds a conversation",
     ),
-    (&["--no-conversation", "-no-cnv"], "`latent run` answers one prompt: leave the flag out"),
-    (&["--cache-type-v", "-ctv"], "there is one cache: --cache-type sets its type"),
+    (&["--no-conversation", "-no-cnv"], "`latent run` answers one prompt: omit the flag"),
+    (&["--cache-type-v", "-ctv"], "keys and values share one cache: --cache-type sets its type"),
 ];
 
 /// Adds a tip to an error, if its likely meaning is known.

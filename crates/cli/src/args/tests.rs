@@ -146,7 +146,7 @@ fn the_first_positional_argument_is_the_model() {
 #[test]
 fn a_path_is_never_taken_for_a_prompt() {
     for (line, expected) in [
-        ("run -m m.gguf Cargo.toml", "-f Cargo.toml reads the text from it"),
+        ("run -m m.gguf Cargo.toml", "use -f Cargo.toml to read the text from it"),
         ("run -m m.gguf n.gguf Hi", "the model is given twice"),
         ("run Hi m.gguf", "latent run m.gguf \"Hi\""),
         ("run why is it", "latent run \"why is it\""),
@@ -164,7 +164,7 @@ fn a_path_is_never_taken_for_a_prompt() {
         ("why not", "latent run \"why not\""),
         ("rnu Hi", "'run'"),
         ("help quantise", "'quantize'"),
-        ("run --flash-attn Hi", "leave the flag out"),
+        ("run --flash-attn Hi", "omit the flag"),
         ("check --threads 2", "--threads has no effect on `latent check`"),
         ("eval perplexity --hosts-file x t", "--hosts-file has no effect on `latent eval perplexity`"),
     ] {

@@ -83,12 +83,13 @@ impl ModelFlag<'_> {
             // The name of a file is hardly ever meant as a prompt. Running it as one would waste
             // minutes and look like a wrong answer.
             [word] if self.given && exists(word) => Err(format!(
-                "`{0}` is a file or folder, and -m has named the model: -f {0} reads the text from it, -p {0} takes the word itself",
+                "`{0}` is a file or folder, but -m gives the model: use -f {0} to read the text from it, or \
+                 -p {0} for the word itself",
                 word.display()
             )),
             // One word is the text, unless it names a model.
             [word] if self.given || !is_model(word) => match spelling(word).filter(|_| !self.given) {
-                Some(problem) => Err(format!("{problem}; -p takes the word itself as the text")),
+                Some(problem) => Err(format!("{problem}; use -p for the word itself")),
                 None => Ok(Some(text(word)?)),
             },
             [word] => {

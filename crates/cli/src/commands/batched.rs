@@ -37,8 +37,8 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
     *args = model::with_context(args, limit).into_owned();
     if needed > limit && args.ctx_size.is_none() {
         let problem = format!(
-            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, and the model has {limit}: give \
-             smaller numbers of -d, -p, -n or --sequences"
+            "{needed} tokens needed (depth, prompt and generated, all sequences), but the model's context is \
+             {limit}: use smaller -d, -p, -n or --sequences"
         );
         return Err(UsageError(problem).into());
     }
@@ -46,8 +46,8 @@ pub(super) fn fit(args: &mut EngineArgs, needed: usize, limit: usize) -> Result<
     // The last block is allocated as a whole.
     if needed > given.next_multiple_of(KV_BLOCK) {
         let problem = format!(
-            "depth, prompt and generated tokens of all sequences take {needed} tokens of context, but --ctx-size gives {given}: leave \
-             --ctx-size away, or give fewer tokens"
+            "{needed} tokens needed (depth, prompt and generated, all sequences), but --ctx-size is {given}: \
+             omit --ctx-size, or use fewer tokens"
         );
         return Err(UsageError(problem).into());
     }

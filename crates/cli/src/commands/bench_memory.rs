@@ -76,9 +76,9 @@ impl EarlierRun {
     fn parse(text: &str, here: &Value) -> Result<EarlierRun, String> {
         let file: Value = serde_json::from_str(text).map_err(|error| format!("not valid JSON: {error}"))?;
         let rows = file["rows"].as_array().filter(|_| file["format"] == FORMAT);
-        let rows = rows.ok_or("it holds no measurements: give a file that `latent bench --save` wrote")?;
+        let rows = rows.ok_or("it has no measurements: use a file that `latent bench --save` wrote")?;
         if rows.iter().any(|row| speed(row).is_none()) {
-            return Err("a measurement in it has no name or no speed".into());
+            return Err("a measurement has no name or no speed".into());
         }
         let keys = here.as_object().into_iter().flat_map(|here| here.keys());
         let machine = keys.filter_map(|key| difference(key, &file["machine"][key], &here[key])).collect();
@@ -181,10 +181,10 @@ impl BenchComparison {
     /// Fails if a test is slower than `least` times its speed before, or has no ratio.
     pub(super) fn check(&self, least: f64) -> Result<()> {
         if !self.machine.is_empty() {
-            bail!("--fail-below: no ratios between different machines: {}", self.machine.join("; "));
+            bail!("--fail-below: cannot compare different machines: {}", self.machine.join("; "));
         }
         if self.rows.is_empty() || self.unmatched > 0 {
-            bail!("--fail-below: a test was not measured before; give the tests of the run with --save");
+            bail!("--fail-below: a test was not measured before; run the same tests as with --save");
         }
         let slow = |row: &&ComparedTest| row.ratio.is_none_or(|ratio| ratio.value < least);
         let shown = |row: &ComparedTest| match row.ratio {
@@ -208,7 +208,7 @@ impl BenchComparison {
             output::line(&format!("| {} | {:.2} | {:.2} | {ratio} |", row.test, row.before, row.now))?;
         }
         if !self.machine.is_empty() {
-            output::line(&format!("no ratios between different machines: {}", self.machine.join("; ")))?;
+            output::line(&format!("cannot compare different machines: {}", self.machine.join("; ")))?;
         }
         if !self.settings.is_empty() {
             output::line(&format!("what differs: {}", self.settings.join("; ")))?;

@@ -58,7 +58,7 @@ impl TemplateOptions {
             }
             if options.extra.is_empty() {
                 return Err(UsageError(format!(
-                    "{flag}: the model's chat template has no such switch (it reads neither {} nor {})",
+                    "{flag}: the model's chat template does not support it (it reads neither {} nor {})",
                     THINKING[0], THINKING[1]
                 ))
                 .into());
@@ -66,7 +66,7 @@ impl TemplateOptions {
         }
         if let Some(path) = &args.tools {
             if !reads(template, "tools") {
-                let problem = "--tools: the model's chat template takes no tools";
+                let problem = "--tools: the model's chat template does not support tools";
                 return Err(UsageError(problem.into()).into());
             }
             options.tools = Some(read_tools(path)?);
@@ -113,7 +113,7 @@ fn check_tools(tools: &Value) -> Result<(), String> {
         let function = tool.get("function").and_then(Value::as_object);
         let named = function.and_then(|f| f.get("name")).and_then(Value::as_str);
         if named.is_none_or(|name| name.trim().is_empty()) {
-            return Err(format!("tool {number} has no function with a name; expected {FORM}"));
+            return Err(format!("tool {number} has no function name; expected {FORM}"));
         }
     }
     Ok(())

@@ -96,7 +96,7 @@ impl TextSide {
         };
         let tokenizer = match (kind, Tokenizer::from_source(source)) {
             (_, Err(TextError::Missing)) => {
-                CheckedPart::None("none: the configuration alone; prompts are token ids (--tokens)")
+                CheckedPart::None("none: configuration only; prompts are token ids (--tokens)")
             }
             (kind, Ok(tokenizer)) => CheckedPart::Supported(format!(
                 "{}, {} tokens",
@@ -111,7 +111,7 @@ impl TextSide {
         };
         let template =
             match template.map(|text| (format!("Jinja, {} bytes", text.len()), ChatTemplate::new(text))) {
-                None => CheckedPart::None("none: prompts go in as they are (--raw)"),
+                None => CheckedPart::None("none: prompts are used unchanged (--raw)"),
                 Some((kind, Ok(_))) => CheckedPart::Supported(kind),
                 Some((kind, Err(error))) => CheckedPart::Unsupported(kind, error.to_string()),
             };
@@ -164,8 +164,8 @@ fn colour(line: &str) -> Option<Colour> {
 fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str) -> String {
     let data = match support.data {
         OutlineData::Whole => "whole file",
-        OutlineData::Header => "header only: data are missing",
-        OutlineData::Config => "config.json alone",
+        OutlineData::Header => "header only: the data is missing",
+        OutlineData::Config => "config.json only",
     };
     let mut lines = vec![format!("{}: {data}", support.file)];
     let circuit = support.config.as_ref().map(|c| format!(" (circuit {})", model::circuit_name(args, c)));
@@ -212,7 +212,7 @@ fn text(support: &SupportReport, side: &TextSide, args: &EngineArgs, tier: &str)
     add_similar(support, &mut lines);
     if !support.unread.is_empty() {
         lines.push(String::new());
-        lines.push("keys that nothing reads, and that may ask for more operations".into());
+        lines.push("keys that are not read and may require more operations".into());
         lines.extend(support.unread.iter().map(|key| format!("  {key}")));
     }
     operations(support, tier, &mut lines);

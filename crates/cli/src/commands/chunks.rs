@@ -25,7 +25,7 @@ pub(super) fn chunks(
     chunks.truncate(most.unwrap_or(usize::MAX));
     if chunks.is_empty() {
         let problem = format!(
-            "{}: {} tokens are less than one chunk of {size}: give more text, or a smaller --chunk-size",
+            "{}: {} tokens are fewer than one chunk of {size}: use more text, or a smaller --chunk-size",
             path.display(),
             tokens.len(),
         );

@@ -233,7 +233,7 @@ fn parse(text: &str) -> Result<MessageList> {
         None => bail!("it has no message"),
         Some("user" | "tool") => Ok(messages),
         Some(other) => {
-            bail!("the last message is of {other}; expected one of user or tool, which is answered")
+            bail!("the last message has role {other}, expected user or tool")
         }
     }
 }
@@ -329,7 +329,7 @@ mod tests {
             ("", "not valid JSON"),
             ("7", "expected a list of messages"),
             ("[]", "it has no message"),
-            (r#"[{"role": "assistant", "content": "a"}]"#, "the last message is of assistant"),
+            (r#"[{"role": "assistant", "content": "a"}]"#, "the last message has role assistant"),
             (
                 r#"[{"role": "user", "content": [{"type": "image_url"}]}]"#,
                 "message 1: a part of its content is not a text",

@@ -31,7 +31,7 @@ pub(super) fn run(args: &ConvertArgs) -> Result<()> {
 fn adapter(args: &ConvertArgs, given: &Path, base: &Path) -> Result<()> {
     if args.ty.is_some() || args.pre.is_some() || args.split_max_size.is_some() {
         return Err(
-            UsageError("an adapter is converted without --type, --pre and --split-max-size".into()).into()
+            UsageError("--type, --pre and --split-max-size cannot be used with an adapter".into()).into()
         );
     }
     let model = model::describe(Some(base), None)?;
@@ -104,7 +104,7 @@ fn into_gguf(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Resul
 
 fn into_folder(args: &ConvertArgs, checkpoint: &Checkpoint, given: &Path) -> Result<()> {
     if let Some(flag) = args.pre.as_ref().map(|_| "--pre").or_else(|| of_gguf(&args.types)) {
-        return Err(UsageError(format!("{flag} is for writing a .gguf file; this writes a folder")).into());
+        return Err(UsageError(format!("{flag} requires a .gguf output, but this writes a folder")).into());
     }
     let ty = args.ty.as_deref().map(TensorType::from_name).transpose();
     let ty = ty.map_err(|error| UsageError(error.to_string()))?;

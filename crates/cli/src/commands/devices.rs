@@ -13,14 +13,14 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
     }
     let mut lines = vec![
         format!("cpu        {}", crate::cpu_info::cpu_info()),
-        "reference  every operation in plain f32, slowly, for comparing".to_owned(),
+        "reference  every operation in plain f32; slow, for comparison".to_owned(),
     ];
     for (number, gpu) in gpus.iter().enumerate() {
         lines.push(format!("{:<9}  {}: {}", format!("gpu:{number}"), gpu.name, gpu.kind));
         lines.extend(gpu.offers.iter().map(|offer| format!("           {offer}")));
         if gpu.software {
             lines.push(
-                "           runs on the CPU, slower than --device cpu: --device auto never takes it".into(),
+                "           runs on the CPU, slower than --device cpu: --device auto never selects it".into(),
             );
         }
     }
@@ -28,7 +28,7 @@ pub(super) fn run(args: &DevicesArgs) -> Result<()> {
         lines.push("no GPU: no driver for Vulkan, Metal or DX12 offers an adapter (on Linux, is the vendor's Vulkan driver installed?)".into());
     } else if gpus.is_empty() {
         lines.push(
-            "no GPU: this build has no GPU backend; one with the feature gpu, as by default, has".into(),
+            "no GPU: this build has no GPU backend; build it with the feature gpu (the default)".into(),
         );
     }
     output::items(&lines)

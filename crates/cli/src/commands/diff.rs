@@ -160,7 +160,8 @@ pub(super) fn set(settings: &mut EngineArgs, word: &str, flag: &str) -> Result<(
         "circuit" => settings.circuit = Some(value.into()),
         _ => {
             return Err(wrong(
-                "no such setting; there are mla, precision, isa, cache-type, expanded-cache, device, threads, batch-size, ctx-size and circuit"
+                "unknown setting; expected mla, precision, isa, cache-type, expanded-cache, device, threads, \
+                 batch-size, ctx-size or circuit"
                     .into(),
             ));
         }
@@ -198,7 +199,7 @@ fn print(report: &ComparisonReport, a: &str, b: &str, rows: usize, (all, exact):
     }
     if !report.not_compared.is_empty() {
         output::line("")?;
-        wrapped(&format!("not kept by both sides: {}", summary(&report.not_compared)), 2)?;
+        wrapped(&format!("not recorded by both sides: {}", summary(&report.not_compared)), 2)?;
     }
     output::line("")?;
     let undecided = not_finite(report)?;
@@ -235,8 +236,8 @@ fn not_finite(report: &ComparisonReport) -> Result<bool> {
     let place =
         if d.max_abs == 0.0 { format!(" at row {}, column {}", d.row, d.column) } else { String::new() };
     let text = format!(
-        "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}: for those, no comparison can tell whether the \
-         sides agree. `latent verify --weights` says which weights are not finite.",
+        "{} numbers of {} values are NaN or infinite on both sides, the first in {}{place}, so they cannot \
+         be compared. `latent verify --weights` shows which weights are not finite.",
         report.not_finite,
         bad.len(),
         first.name

@@ -1,5 +1,4 @@
-//! Drawings of `latent graph`: an HTML page, SVG, or their data. The model may be a config.json
-//! alone.
+//! Drawings of `latent graph`: an HTML page, SVG, or their data. A config.json alone suffices.
 
 mod file_info;
 

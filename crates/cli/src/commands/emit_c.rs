@@ -59,26 +59,29 @@ fn check(args: &GraphArgs, stage: PrintedStage) -> Result<()> {
     let engine = &args.model.engine;
     let usage = |problem: String| Err(UsageError(problem).into());
     if stage != PrintedStage::Plan {
-        return usage(format!("--emit-c writes the plan, not the {}: leave the word out", stage.name()));
+        return usage(format!("--emit-c writes the plan, not the {}: omit that argument", stage.name()));
     }
     if !engine.lora.is_empty() {
         return usage(
-            "--emit-c without --lora: merge the adapter first (latent quantize --merge-lora)".into(),
+            "--emit-c does not support --lora: merge the adapter first (latent quantize --merge-lora)".into(),
         );
     }
     if engine.tuned.is_some() {
-        return usage("--emit-c without --tuned: the C library has one kernel per operation".into());
+        return usage("--emit-c does not support --tuned: the C library has one kernel per operation".into());
     }
     if engine.draft.has_mtp() {
-        return usage("--emit-c without --draft mtp: the C library has no layers that draft tokens".into());
+        return usage("--emit-c does not support --draft mtp: the C library has no MTP layers".into());
     }
     if let Some(cache) = engine.cache_type.filter(|cache| *cache != CacheType::F32) {
-        return usage(format!("--cache-type {cache}: the cache of the C library is f32: leave the flag out"));
+        return usage(format!(
+            "--cache-type {cache}: the C library supports only an f32 cache: omit the flag"
+        ));
     }
     let most = MAX_EMITTED_ROWS.min(MAX_STEP_ROWS as usize);
     match args.rows {
         Some(rows) if rows > most => usage(format!(
-            "--rows {rows}: a step of the C library has at most {most} rows; it takes longer prompts in several steps"
+            "--rows {rows}: a step of the C library has at most {most} rows; longer prompts take several \
+             steps"
         )),
         _ => Ok(()),
     }

@@ -31,7 +31,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
     let (config, circuit) = (&model.config, &*model.circuit);
     if let Some(promised) = &model.promised {
         output::say(&format!(
-            "{}: no tensors are there to look at: matrices are taken to be {}",
+            "{}: the file lists no tensors: assuming {} matrices",
             model.outline.display_name(),
             promised.matrix_type()
         ));
@@ -40,7 +40,7 @@ pub(super) fn run(args: &GraphArgs) -> Result<()> {
         refuse_ranks("graph circuit", &args.model.engine)?;
         return match format {
             GraphFormat::Dot => Err(UsageError(
-                "a circuit has no Graphviz form: ask for `latent graph ir --format dot`, or for --format svg"
+                "circuits cannot be drawn with Graphviz: use `latent graph ir --format dot`, or --format svg"
                     .into(),
             )
             .into()),
@@ -141,7 +141,7 @@ fn called(device: &str, call: &KernelCalls) -> String {
 fn check_after(args: &GraphArgs, stage: PrintedStage, format: GraphFormat) -> Result<()> {
     let Some(name) = &args.after else { return Ok(()) };
     if stage != PrintedStage::Ir || matches!(format, GraphFormat::Svg | GraphFormat::Data) {
-        let problem = "--after is for `latent graph ir` as text, json or dot";
+        let problem = "--after requires `latent graph ir` with the format text, json or dot";
         return Err(UsageError(format!("{problem}: latent graph ir --after {name}")).into());
     }
     let passes: Vec<&str> = passes::pipeline().iter().map(|pass| pass.name).collect();
@@ -159,8 +159,8 @@ fn check_rows(rows: usize) -> Result<()> {
         return Ok(());
     }
     Err(UsageError(format!(
-        "--rows {rows}: a step has 1 to {most} rows; there is a plan for decode (1 row), one for small batches (2 to {few}) and one for \
-         prefill ({} to {most})",
+        "--rows {rows}: expected 1 to {most}; there are plans for decode (1 row), small batches (2 to {few}) \
+         and prefill ({} to {most})",
         few + 1
     ))
     .into())
@@ -174,15 +174,16 @@ fn words(args: &GraphArgs) -> Result<(PrintedStage, Option<PathBuf>)> {
             Some((_, found)) if stage.is_none() => stage = Some(*found),
             Some(_) => {
                 return Err(UsageError(format!(
-                    "{word}: one stage at a time; a model of this name is ./{word}"
+                    "{word}: only one stage at a time; for a model of this name, use ./{word}"
                 ))
                 .into());
             }
             None if path.is_none() => path = Some(PathBuf::from(word)),
             None => {
-                return Err(
-                    UsageError(format!("{word}: give one model; a stage is circuit, ir or plan")).into()
-                );
+                return Err(UsageError(format!(
+                    "{word}: only one model at a time; the stages are circuit, ir and plan"
+                ))
+                .into());
             }
         }
     }

@@ -52,7 +52,7 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
         }
         // The indexer is off (--sparse-attention) or missing: the model attends to all tokens.
         (None, Some(topk)) => lines.push(format!(
-            "sparse         no: trained with attention to {topk} tokens, and it attends to all here"
+            "sparse         no: trained with attention to {topk} tokens, but runs with dense attention"
         )),
         (None, None) => {}
     }
@@ -87,7 +87,7 @@ pub(super) fn facts(c: &ModelConfig, layers: &[LayerRun]) -> Vec<String> {
 pub(super) fn rope(config: &ModelConfig) -> Vec<String> {
     let r = &config.rope;
     if r.dims == 0 {
-        return vec!["rope           none: nothing is rotated by position".into()];
+        return vec!["rope           none: no position encoding".into()];
     }
     let scaling = match &r.scaling {
         RopeScaling::None => "no scaling".to_owned(),

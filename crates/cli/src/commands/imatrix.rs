@@ -30,7 +30,7 @@ pub(super) fn run(args: &ImatrixArgs) -> Result<()> {
     }
     if !matches!(checkpoint.source(), CheckpointSource::Gguf(_)) {
         bail!(
-            "{}: importances go by the names of tensors in GGUF files: convert it first, for instance to BF16",
+            "{}: importances need the tensor names of GGUF files: convert it first, for example to BF16",
             checkpoint.display_name()
         );
     }
@@ -164,7 +164,7 @@ fn parts(groups: &[HessianGroup], most: u64) -> Result<Vec<HessianRun>> {
         let bytes = group.matrix_bytes();
         if bytes > most {
             bail!(
-                "the Hessian of {} takes {}, more than half of the memory that is free ({})",
+                "the Hessian of {} takes {}, more than half of the free memory ({})",
                 group.weights[0],
                 format_bytes(bytes),
                 format_bytes(most)
@@ -195,7 +195,8 @@ fn unseen(collected: &[CollectedSums]) {
     if never > 0 {
         let of: usize = all().map(|one| one.counts.len()).sum();
         output::note(&format!(
-            "warning: {never} of {of} matrices of experts met no token, so that all of their columns count alike: more text helps"
+            "warning: {never} of {of} expert matrices were not used by any token, so their columns have \
+             equal importance: use more text"
         ));
     }
 }

@@ -232,13 +232,13 @@ impl<'a> InspectReport<'a> {
         let mut lines = vec![format!("{}: {}", self.file, self.kind)];
         match self.data {
             OutlineData::Whole => {}
-            OutlineData::Header => lines.push("data           missing: this is what the header says".into()),
-            OutlineData::Config => lines.push("data           missing: this is what the keys promise".into()),
+            OutlineData::Header => lines.push("data           missing: sizes are those of the header".into()),
+            OutlineData::Config => {
+                lines.push("data           missing: sizes are those implied by the keys".into())
+            }
         }
         if let Some(ty) = self.assumed {
-            lines.push(format!(
-                "assumed        no tensors are there to look at: matrices are taken to be {ty}"
-            ));
+            lines.push(format!("assumed        {ty} matrices, because the file lists no tensors"));
         }
         if let Some(p) = &self.packed {
             let (header, sample) = (p.identity.header, p.identity.sample);
@@ -313,7 +313,7 @@ fn kind(outline: &Outline) -> String {
         }
         CheckpointSource::Gguf(g) => format!("GGUF version {}", g.version),
         CheckpointSource::HuggingFace(_) if outline.data() == OutlineData::Config => {
-            "config.json alone".into()
+            "config.json only".into()
         }
         CheckpointSource::HuggingFace(_) => "safetensors folder".into(),
     };

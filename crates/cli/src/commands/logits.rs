@@ -64,8 +64,8 @@ pub(super) fn run(args: &LogitsArgs) -> Result<()> {
     if bad > 0 {
         let how = if args.json { ", which JSON gives as null" } else { "" };
         return Err(ReportedProblems(format!(
-            "{bad} of {all} logits are NaN or infinite{how}: `latent verify --weights` says which weights are not finite, \
-             `latent diff` where the values begin to be"
+            "{bad} of {all} logits are NaN or infinite{how}: `latent verify --weights` shows which weights \
+             are not finite, `latent diff` where the first such values occur"
         ))
         .into());
     }
@@ -135,7 +135,7 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
     rows.dedup();
     match rows.iter().find(|&&row| row >= count) {
         Some(row) => {
-            Err(wrong(format!("row {row} does not exist; the {count} tokens have rows 0 to {}", count - 1)))
+            Err(wrong(format!("row {row} is out of range: the {count} tokens have rows 0 to {}", count - 1)))
         }
         None => Ok(rows),
     }
@@ -146,7 +146,7 @@ fn rows(word: &str, count: usize) -> Result<Vec<usize>> {
 fn kl_base(engine: &mut Engine, tokens: &[u32], chunk: usize, bos: Option<u32>, path: &Path) -> Result<()> {
     let chunks = TokenChunks::cut(tokens.to_vec(), chunk, None).map_err(|_| {
         UsageError(format!(
-            "--kl-divergence-base needs at least one chunk of --kl-chunk tokens (4 or more); there are {}",
+            "--kl-divergence-base needs at least one chunk of --kl-chunk tokens (4 or more), found {}",
             tokens.len()
         ))
     })?;

@@ -21,7 +21,8 @@ pub(super) fn run(args: &LsArgs) -> Result<()> {
     if all.is_empty() {
         let cache = settings.cache.display();
         output::note(&format!(
-            "nothing was pulled into {cache} yet: latent pull hf:OWNER/NAME[:QUANT], or a name of `latent ls --short-names`"
+            "no models in {cache} yet: run latent pull hf:OWNER/NAME[:QUANT], or use a name from `latent ls \
+             --short-names`"
         ));
         return Ok(());
     }

@@ -32,7 +32,9 @@ pub(super) fn run(args: &MakeModelArgs) -> Result<()> {
     let of_files =
         [("--sparse", args.sparse), ("--legacy", args.legacy), ("--shards", args.shards.is_some())];
     if let Some((flag, _)) = of_files.iter().find(|(_, given)| *given && !as_file) {
-        return Err(UsageError(format!("{flag} is for .gguf files, and {} is not one", out.display())).into());
+        return Err(
+            UsageError(format!("{flag} requires a .gguf file, but {} is not one", out.display())).into()
+        );
     }
     for file in if as_file { recipe.gguf_files(out)? } else { recipe.folder_files(out) } {
         // A missing folder is created, so its files need no check.

@@ -26,7 +26,7 @@ pub(super) fn run(args: &PackArgs) -> Result<()> {
     }
     // Replacing a file whose weights are mapped would destroy the source.
     if same_file(checkpoint.path(), &out) {
-        bail!("{}: this is the model itself; give another file with --out", out.display());
+        bail!("{}: this is the model itself; use another file with --out", out.display());
     }
     match pack_cache::pack(&checkpoint, &out, args.threads) {
         Ok(packed) => output::line(&format!(
@@ -61,10 +61,10 @@ fn packed_path(path: &Path) -> PathBuf {
 /// Why the file at `out` is not the packed form of this model; `None` if it is.
 fn older(checkpoint: &Checkpoint, out: &Path) -> Option<String> {
     let Ok(there) = Checkpoint::open(out) else {
-        return Some("there is a file of this name that cannot be read as a packed one".into());
+        return Some("the file exists and is not a readable packed file".into());
     };
     match there.packed_from() {
-        None => Some("there is a model of this name that is not packed".into()),
+        None => Some("the file exists and is a model that is not packed".into()),
         Some(from) if from.identity == checkpoint.identity() => None,
         Some(from) => Some(format!("it was packed from another model, or {} has changed since", from.name)),
     }

@@ -9,7 +9,8 @@ use latent_graph::{GraphError, ModelConfig};
 pub(super) fn refuse_ranks(command: &str, args: &EngineArgs) -> Result<()> {
     let Some(partition) = &args.partition else { return Ok(()) };
     Err(UsageError(format!(
-        "--partition {partition}: `latent {command}` is about the whole model: leave it out (what a rank runs: latent graph plan --partition {partition} --rank N)"
+        "--partition {partition}: `latent {command}` works on the whole model: omit it (for the plan of a \
+         rank: latent graph plan --partition {partition} --rank N)"
     ))
     .into())
 }
@@ -26,9 +27,7 @@ pub(super) fn part(args: &GraphArgs, config: &ModelConfig) -> Result<Option<Mode
         .into());
     }
     if args.layers.is_some() || args.model.engine.draft.has_mtp() {
-        let problem = format!(
-            "--partition {partition}: a rank's layers are drawn and printed together, without --layers and --draft"
-        );
+        let problem = format!("--partition {partition}: cannot be combined with --layers or --draft");
         return Err(UsageError(problem).into());
     }
     Ok(Some(config.of_part(partition.part(config, rank, ranks).map_err(GraphError::from)?)))

@@ -82,10 +82,11 @@ pub(super) fn run(args: &ProfileArgs) -> Result<()> {
     match profiles.first().map(|profile| profile.clock) {
         None | Some(ProfileClock::HostThread) => {}
         Some(ProfileClock::Timestamps) => output::line(
-            "times are the device's timestamps around each operation; it gets the operations of a step in one list",
+            "times are the device's timestamps around each operation; all operations of a step are submitted \
+             together",
         )?,
         Some(ProfileClock::OneByOne) => output::line(
-            "the device has no timestamps: it gets one operation at a time, and times hold the way there and back",
+            "the device has no timestamps: operations run one at a time, and times include the round trip",
         )?,
     }
     profiles.iter().try_for_each(print)?;
@@ -185,7 +186,8 @@ fn print(step: &StepProfile) -> Result<()> {
 fn rank(rank: &RankProfile) -> Result<()> {
     let RankProfile { rank, host, millis, idle_millis, collective_millis, operations } = rank;
     output::line(&format!(
-        "rank {rank} on {host}: {millis:.2} ms, of which it waits {collective_millis:.2} ms for others in collectives; {idle_millis:.2} ms more for the next step"
+        "rank {rank} on {host}: {millis:.2} ms, including {collective_millis:.2} ms waiting in collectives; \
+         {idle_millis:.2} ms waiting for the next step"
     ))?;
     let each: Vec<String> = operations.iter().map(|(word, millis)| format!("{word} {millis:.3}")).collect();
     if each.is_empty() {

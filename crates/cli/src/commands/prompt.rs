@@ -20,7 +20,7 @@ pub(super) struct ChatFormatter {
 
 /// Note about restored sessions of models that draft.
 pub(super) const RUN_AGAIN: &str =
-    "the restored tokens run again: the file holds no rows of the MTP layer, which drafts need";
+    "the restored tokens run again: the file has no rows of the MTP layer, which drafts need";
 
 /// Limits of a prompt that are known before the model is loaded.
 struct ContextFit {
@@ -103,7 +103,7 @@ impl ChatFormatter {
     /// Renders a conversation to the text of a prompt.
     pub(super) fn rendered(&self, messages: &[Value]) -> Result<RenderedText> {
         let Some(template) = &self.template else {
-            let problem = "the model has no chat template; give --raw to feed the prompt as it is";
+            let problem = "the model has no chat template; use --raw to pass the prompt unchanged";
             return Err(UsageError(problem.into()).into());
         };
         let mut input = ChatInput::of_tokenizer(Value::Array(messages.to_vec()), &self.tokenizer);
@@ -123,7 +123,8 @@ impl ContextFit {
         let more =
             if context < largest { format!(", or give --ctx-size up to {largest}") } else { String::new() };
         UsageError(format!(
-            "the prompt has {bytes} bytes, which make more than {} tokens; the context holds {context} with the answer: shorten the prompt{more}",
+            "the prompt has {bytes} bytes, more than {} tokens, but the context holds {context} including \
+             the answer: shorten the prompt{more}",
             self.tokens()
         ))
         .into()

@@ -107,7 +107,7 @@ fn hessians(args: &QuantizeArgs) -> Result<Option<Hessians>> {
             Err(UsageError(problem.into()).into())
         }
         (QuantizeMethod::Search, Some(_)) => {
-            Err(UsageError("--hessians are for --method gptq".into()).into())
+            Err(UsageError("--hessians requires --method gptq".into()).into())
         }
         (QuantizeMethod::Search, None) => Ok(None),
     }
@@ -119,7 +119,7 @@ fn check_memory(assignment: &Assignment<'_>, threads: usize) -> Result<()> {
     output::note(&format!("Hessians take up to {} of memory with {threads} threads", format_bytes(bytes)));
     if let Some(free) = memory::available().filter(|free| bytes > free.bytes) {
         bail!(
-            "the Hessians of {threads} threads take {}, more than the {} of memory that is free: use fewer --threads",
+            "the Hessians of {threads} threads take {}, more than the {} of free memory: use fewer --threads",
             format_bytes(bytes),
             format_bytes(free.bytes)
         );
@@ -136,7 +136,7 @@ fn fitted(
 ) -> Result<Option<Costs>> {
     let Some(text) = &args.file else { return types::sized(assignment, &args.types) };
     if args.target_kl.is_none() && args.types.target_size.is_none() {
-        return Err(UsageError("--file is the text for --target-kl or --target-size".into()).into());
+        return Err(UsageError("--file requires --target-kl or --target-size".into()).into());
     }
     let mut measured = types::measured(assignment, &args.types)?;
     let trials = Trials::new(checkpoint, text, out, args)?;

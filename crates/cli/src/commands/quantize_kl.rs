@@ -103,7 +103,8 @@ impl Trials {
         let mut best = trial(most)?;
         if best.1 > target {
             let (kl, bytes) = (best.1, format_bytes(best.0.bytes));
-            let problem = format!("--target-kl {target} cannot be reached: the file of {bytes} has {kl:.5}");
+            let problem =
+                format!("--target-kl {target} cannot be reached: the largest file ({bytes}) has {kl:.5}");
             return Err(UsageError(problem).into());
         }
         let (mut low, mut high) = (least as f64, most as f64);

@@ -63,7 +63,8 @@ impl Sampling {
 
 /// The model's recommendations.
 fn recommended(checkpoint: &Checkpoint) -> Result<RecommendedParams> {
-    RecommendedParams::of(checkpoint).context("--no-model-sampling runs the model without what it recommends")
+    RecommendedParams::of(checkpoint)
+        .context("cannot read the recommended sampling (--no-model-sampling ignores it)")
 }
 
 /// A fresh seed.

@@ -9,9 +9,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// The assumptions of the prediction.
-pub(super) const METHOD: &str = "Each phase keeps the share of its limit that it reaches here. Its limit there is the \
-     longer of reading its bytes at gbs and of the largest share: bytes and operations per core as \
-     fast as here. The time of the shortest phase is a fixed cost. Shares are whole units of 16 \
+pub(super) const METHOD: &str = "Each phase is assumed to reach the same fraction of its limit as here. The \
+     limit is the larger of two times: reading its bytes at gbs, and the largest share of a core at the \
+     speed measured here. The time of the shortest phase is a fixed cost. Shares are whole units of 16 \
      outputs; imbalance of experts is as measured. A barrier costs its transfers of cache lines. Not \
      modelled: remote memory, larger caches, other instruction sets, lower clocks.";
 

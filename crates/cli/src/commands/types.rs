@@ -172,7 +172,7 @@ fn rounded(written: &QuantizedModel) -> Option<String> {
         (all().map(|one| one.rounded).sum(), all().map(|one| one.searched).sum());
     let searched = match searched {
         0 => String::new(),
-        few => format!("; {few} met too few rows, and were quantized by the search with importances"),
+        few => format!("; {few} had too few rows and were quantized with importances"),
     };
     Some(format!("GPTQ     {rounded} matrices of {} tensors{searched}", all().count()))
 }
@@ -309,6 +309,6 @@ fn needs(assignment: &Assignment<'_>, args: &TypeArgs) -> Result<MemoryNeeds> {
         token_bytes += costs.map(|cost| cost.weight_bytes + cost.cache_bytes).sum::<f64>();
     }
     let limits = latent_backends::limits(&*backend, &placement, resolved.options.stages.bind.tier);
-    let bandwidth = limits.context("measuring what the machine can do")?.read_bandwidth;
+    let bandwidth = limits.context("measuring the machine's limits")?.read_bandwidth;
     Ok(MemoryNeeds { context, memory, token_bytes, bandwidth })
 }

@@ -136,7 +136,7 @@ fn invalid_row_counts_are_refused() {
         assert!(said.contains(part), "{args:?}: {said}");
     };
     for word in ["0", "17", "1..99", "8..1", "two", "1-8"] {
-        refused(&["bench", "--verify", word], "expected numbers of rows from 1 to 16: 4, or 1,2,4, or 1..8");
+        refused(&["bench", "--verify", word], "expected row counts from 1 to 16, such as 4 or 1,2,4 or 1..8");
     }
     refused(&["bench", "--verify", "1,2", "-p", "5"], "--verify");
     refused(&["bench", "--verify", "2", "--sequences", "2"], "cannot be used with");

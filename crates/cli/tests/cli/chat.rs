@@ -43,7 +43,7 @@ fn lines_are_messages_and_commands_answer() {
     let (code, stdout, stderr) =
         chat(&["-q"], "/usr is a folder\n/help\n/system Be brief.\n/system\n/system -\n/regen\n");
     assert_eq!((code, stdout.as_str()), (1, ""));
-    for said in ["/usr: no such command", "/load FILE", "no question yet", "2 of 6"] {
+    for said in ["unknown command /usr", "/load FILE", "no question yet", "2 of 6"] {
         assert!(stderr.contains(said), "no {said:?} in {stderr}");
     }
     assert!(!stderr.contains("Be brief"), "-q says nothing but answers and errors: {stderr}");
@@ -108,7 +108,7 @@ fn saved_conversations_continue() {
     let (code, _, stderr) = chat(&["-n", "5"], &format!("{STORY}\n/restore {file}\n/context\n/save\n"));
     assert_eq!(code, 1);
     assert!(stderr.contains("not a saved Latent sequence") && stderr.contains("2 messages"), "{stderr}");
-    assert!(stderr.contains("/save needs the name of a file") && stderr.contains("2 of 4"), "{stderr}");
+    assert!(stderr.contains("/save needs a file name") && stderr.contains("2 of 4"), "{stderr}");
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_full_context_tells_how_to_continue() {
     }
     // At the model's limit, no larger context is suggested.
     let (_, _, stderr) = chat(&["--ctx-size", "2048"], &format!("{}\n", "fox ".repeat(3000)));
-    assert!(stderr.contains("shorten it") && !stderr.contains("--ctx-size"), "{stderr}");
+    assert!(stderr.contains("shorten the message") && !stderr.contains("--ctx-size"), "{stderr}");
 
     let shift = [&ctx[..], &["--context-shift", "-n", "150"]].concat();
     let (code, stdout, stderr) = chat(&shift, &format!("{STORY}\n{STORY}\n/context\n"));
@@ -141,7 +141,7 @@ fn a_full_context_tells_how_to_continue() {
     // A message that exceeds the context is refused, and the conversation continues.
     let (code, stdout, stderr) = chat(&shift, &format!("{}\nHi\n", "fox ".repeat(200)));
     assert_eq!(code, 1);
-    assert!(stderr.contains("shorten it") && !stdout.trim().is_empty(), "{stderr}");
+    assert!(stderr.contains("shorten the message") && !stdout.trim().is_empty(), "{stderr}");
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn tools_and_thinking_reach_the_template_or_are_refused() {
     // The demo model's own template has neither.
     assert!(
         refused(&["run", "--no-think", "Hi"], 64)
-            .contains("--no-think: the model's chat template has no such switch")
+            .contains("--no-think: the model's chat template does not support it")
     );
-    assert!(refused(&["chat", "--tools", &tools], 64).contains("takes no tools"));
+    assert!(refused(&["chat", "--tools", &tools], 64).contains("does not support tools"));
     let given = |text: &str| {
         std::fs::write(&tools, text).unwrap();
         refused(&["run", "-m", &path, "--tools", &tools, "Hi"], 64)
@@ -290,9 +290,7 @@ fn tools_and_thinking_reach_the_template_or_are_refused() {
     }
     assert!(given(&" ".repeat(2 << 20)).contains("more than the limit"));
     let device = if Path::new("/dev/zero").exists() { "/dev/zero" } else { "." };
-    assert!(
-        refused(&["run", "-m", &path, "--tools", device, "Hi"], 64).contains("only plain files are read")
-    );
+    assert!(refused(&["run", "-m", &path, "--tools", device, "Hi"], 64).contains("expected a regular file"));
 }
 
 #[test]

@@ -109,7 +109,7 @@ fn of_several_models_the_first_answers_and_tells_its_context_once_it_is_loaded()
         "{stderr}"
     );
     let (before, after) =
-        stderr.split_once("does not say how many tokens").unwrap_or_else(|| panic!("{stderr}"));
+        stderr.split_once("does not report its context size").unwrap_or_else(|| panic!("{stderr}"));
     assert!(!before.contains("4096") && after.contains("4096"), "{stderr}");
     let (_, _, stderr) = chat(&server, &["-m", "owl"], "");
     assert!(!stderr.contains("another"), "{stderr}");
@@ -143,7 +143,7 @@ fn every_failure_says_what_to_do_and_loses_nothing() {
         "was lost",
         r"the engine\u{1b}[2J failed",
         "(the partial answer is kept; /regen asks again)",
-        "refuses the request (status 400): too long",
+        "rejected the request (status 400): too long",
         "redirects to \"http://evil/\"",
         "an event is not valid JSON",
         "6 of 11 messages",
@@ -161,14 +161,14 @@ fn what_cannot_work_is_refused_at_once() {
     let locked =
         MockServer::new(|_, _| MockAnswer::Plain("401 Unauthorized", r#"{"error":{"message":"no"}}"#.into()));
     let (code, _, stderr) = chat(&locked, &[], "Hi\n");
-    assert!(code == 1 && stderr.contains("asks for a key") && stderr.contains("--api-key-file"), "{stderr}");
+    assert!(code == 1 && stderr.contains("requires a key") && stderr.contains("--api-key-file"), "{stderr}");
     let output = latent(&["chat", "--url", &locked.url])
         .env("LATENT_API_KEY", "x1y2")
         .write_stdin("")
         .output()
         .unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
-    assert!(stderr.contains("does not take the key") && !stderr.contains("x1y2"), "{stderr}");
+    assert!(stderr.contains("rejected the key") && !stderr.contains("x1y2"), "{stderr}");
     let server = server(vec![MockAnswer::Stream(events("", &["x"]))]);
     let (code, _, stderr) = chat(&server, &["-m", "crow"], "");
     assert!(code == 64 && stderr.contains("it has fox, owl"), "{stderr}");
@@ -194,8 +194,8 @@ fn an_answer_without_progress_times_out() {
     const CALL: &str = "data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":7,\"function\":{\"arguments\":\"x\"}}]}}]}\n\n";
     let stream = |start: &str| EVENTS.to_owned() + start;
     let (flood, drip) = (Duration::ZERO, Duration::from_millis(20));
-    let idle = "more than 1048576 bytes without a part of an answer";
-    let stalled = "has not grown for 1 s (--timeout";
+    let idle = "more than 1048576 bytes without any answer text";
+    let stalled = "sent no data for 1 s (--timeout";
     let cases = [
         (MockAnswer::Endless(stream(""), ": ping\n\n".repeat(4000), flood), idle),
         (MockAnswer::Endless(stream(""), "\n".repeat(4000), flood), idle),
@@ -246,7 +246,7 @@ fn a_timeout_keeps_the_partial_answer() {
     let (code, stdout, stderr) = chat(&server, &["--timeout", "3"], "A\nB\n");
     assert_eq!((code, stdout.as_str()), (0, "half\nx\n"), "{stderr}");
     assert!(
-        stderr.contains("has not grown for 3 s") && stderr.contains("the partial answer is kept"),
+        stderr.contains("sent no data for 3 s") && stderr.contains("the partial answer is kept"),
         "{stderr}"
     );
     assert_eq!(contents(&server.questions()[1].body), ["A", "half", "B"]);

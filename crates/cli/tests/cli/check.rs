@@ -390,16 +390,16 @@ fn commands_without_data_accept_headers_and_configs() {
         stdout
     };
     for (model, words) in [
-        (&header, ["this is what the header says", "Q4_K", "vocabulary"]),
+        (&header, ["sizes are those of the header", "Q4_K", "vocabulary"]),
         (
             &config,
             [
-                "this is what the keys promise",
-                "taken to be F8_E4M3",
+                "sizes are those implied by the keys",
+                "F8_E4M3 matrices, because the file lists no tensors",
                 "61 (0–2: mla × dense, 3–60: mla × moe)",
             ],
         ),
-        (&config_folder, ["this is what the keys promise", "tokenizer      none", "together"]),
+        (&config_folder, ["sizes are those implied by the keys", "tokenizer      none", "together"]),
     ] {
         let text = said(&["inspect", model]);
         assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
@@ -456,7 +456,7 @@ fn plans_are_titled_by_batch_bucket_and_rows() {
             let (code, _, error) = latent(form);
             assert_eq!(code, 64, "{error}");
             for word in
-                [&format!("--rows {rows}"), "1 to 8192 rows", "decode (1 row)", "prefill (17 to 8192)"]
+                [&format!("--rows {rows}"), "expected 1 to 8192", "decode (1 row)", "prefill (17 to 8192)"]
             {
                 assert!(error.contains(word), "no {word:?} in {error}");
             }
@@ -682,7 +682,7 @@ fn check_gives_the_reason_that_run_gives() {
         (settings(json!({"quant_method": "gptq", "bits": 8})), 2, "bits is 8; only 4 is supported"),
         (key("hc_mult", json!(4)), 2, "is 4, expected 1: hyper-connections are not supported"),
         (key("model_type", json!("llama")), 2, "llama"),
-        (damaged(&cut(1000)), 1, "passes the end of the file, which is truncated: download it again"),
+        (damaged(&cut(1000)), 1, "extends past the end of the file, which is truncated: download it again"),
         (damaged(&lacks_a_shard), 1, "it names 2.safetensors, which is not in the folder"),
         (damaged(&pickles), 1, "its weights are in pytorch_model.bin"),
     ];

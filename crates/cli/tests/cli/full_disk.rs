@@ -147,7 +147,7 @@ fn a_model_is_not_pulled_onto_a_full_file_system() {
         let (output, left) = full.run(options, "", &words);
         let said = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{options}: {said}");
-        assert!(said.contains("full/cache: 50.00 kB are needed and 0 B are free"), "{options}: {said}");
+        assert!(said.contains("full/cache: 50.00 kB are needed, but 0 B are free"), "{options}: {said}");
         assert_eq!(left, "", "{options}: {said}");
     }
 }

@@ -178,7 +178,7 @@ fn what_a_driver_compiles_is_counted_without_a_gpu() {
     let uses = |word: &str| calls.iter().any(|call| call["kernel"].as_str().unwrap().contains(word));
     assert!(["subgroups", "int8", "f16", "gemm64"].into_iter().all(uses));
     let text = counted(&[&args[..], &["linear(q4_k, rows"]].concat());
-    assert!(text.contains("instr.") && text.contains("registers of a thread"), "{text}");
+    assert!(text.contains("instr.") && text.contains("registers per thread"), "{text}");
     // Attention, too, in the plan of a model.
     let plan = counted(&["graph", "plan", "--device", "gpu", "--rows", "1"]);
     let attend = plan.lines().find(|line| line.contains("attend ×")).unwrap_or_else(|| panic!("{plan}"));

@@ -107,7 +107,7 @@ fn drafters_and_projectors_are_not_pulled_as_models() {
     assert!(place.says(&["pull", "hf:o/n"]).trim_end().ends_with("/n-Q4_K_M.gguf"));
     let said = place.fails(&["pull", "hf:o/n:BF16"], 1);
     assert!(
-        said.contains("no model of the quant BF16") && !said.contains("mtp") && !said.contains("mmproj"),
+        said.contains("no model with quant BF16") && !said.contains("mtp") && !said.contains("mmproj"),
         "{said}"
     );
     assert!(said.contains("\n  latent pull hf:o/n:Q4_K_M  # 1.00 kB"), "{said}");
@@ -115,7 +115,7 @@ fn drafters_and_projectors_are_not_pulled_as_models() {
     assert!(place.says(&["pull", "hf:o/n/mtp-n-BF16.gguf"]).trim_end().ends_with("/mtp-n-BF16.gguf"));
     place.says(&["rm", "hf:o/n:Q4_K_M"]);
     let said = place.fails(&["inspect", "-m", "hf:o/n:BF16"], 1);
-    assert!(said.contains("no model of the quant BF16"), "{said}");
+    assert!(said.contains("no model with quant BF16"), "{said}");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn a_disk_that_becomes_full_keeps_downloaded_parts() {
         .unwrap();
     let text = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("make room") && text.contains("again to resume"), "{text}");
+    assert!(text.contains("free some space") && text.contains("again to resume"), "{text}");
     let kept = std::fs::metadata(place.part(&bytes)).unwrap().len();
     assert!(kept >= 1_000_000, "{kept}");
     place.says(&["pull", "hf:o/n"]);

@@ -203,7 +203,7 @@ fn wrong_flags() {
     }
     refused(&mut latent(&["run", "--expanded-cache", "Hi"]), ERROR, &["--mla naive"]);
     let codes = ["run", "--mla", "naive", "--expanded-cache", "--cache-type", "int8", "Hi"];
-    refused(&mut latent(&codes), ERROR, &["cache of int8 holds latents", "f16"]);
+    refused(&mut latent(&codes), ERROR, &["cache of int8 supports latents only", "f16"]);
     refused(&mut latent(&["run", "  "]), USAGE, &["empty"]);
     refused(latent(&["run"]).write_stdin(vec![0xff, 0xfe, 0x41]), USAGE, &["UTF-8"]);
 }
@@ -256,7 +256,7 @@ fn prompts_that_cannot_fit_are_refused_by_their_length() {
     for raw in [&["--raw"][..], &[]] {
         let mut command = latent(&["run", "--ctx-size", "64", "-m", &model]);
         command.args(raw).write_stdin(long.clone());
-        refused(&mut command, USAGE, &["bytes, which make more than 63 tokens", "the context holds 64"]);
+        refused(&mut command, USAGE, &["bytes, more than 63 tokens", "the context holds 64"]);
     }
     let words = ["20000 bytes", "more than 63 tokens", "the context holds 64", "--ctx-size up to"];
     for raw in [&["--raw"][..], &[]] {
@@ -275,7 +275,7 @@ fn partitions_are_refused_by_commands_without_ranks() {
         let output = latent(args).args(["--partition", "pipeline=2"]).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         let named = format!(
-            "`latent {}` is about the whole model: leave it out",
+            "`latent {}` works on the whole model: omit it",
             args[..args.len().min(if args[0] == "graph" { 2 } else { 1 })].join(" ")
         );
         assert!(output.status.code() == Some(64) && stderr.contains(&named), "{args:?}: {stderr}");

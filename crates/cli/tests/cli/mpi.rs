@@ -231,7 +231,7 @@ fn a_stopped_rank_is_detected() {
     let error = stderr(&output);
     assert!(!output.status.success() && after < ENDED, "{after:?}: {error}");
     assert!(
-        error.contains("rank 1 on host ") && error.contains("is gone: nothing was heard of it for 3 s"),
+        error.contains("lost rank 1 on host ") && error.contains(": it has not responded for 3 s"),
         "{error}"
     );
     nothing_is_left(&pids);

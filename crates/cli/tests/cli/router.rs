@@ -125,7 +125,7 @@ fn errors_in_presets_name_the_line() {
         ("[a]\nmodel = DEMO\nctx-size = many\n", &["line 3: `ctx-size`", "many"]),
         ("[a]\nmodel = DEMO\ncontrol-vector = x\n", &["line 3", "control vectors"]),
         ("[*]\nunknown-key = 1\n[a]\nmodel = DEMO\n", &["line 2", "`unknown-key` of [*]"]),
-        ("\n[a]\nc = 1\n", &["line 2", "[a] names no model of the server"]),
+        ("\n[a]\nc = 1\n", &["line 2", "[a] has no model: add"]),
         ("[a]\nmodel = /nowhere.gguf\n", &["line 1", "/nowhere.gguf: file not found"]),
         ("[a]\nhf-repo = o\n", &["OWNER/NAME"]),
         ("[a\n", &["line 1", "expected [NAME]"]),
@@ -200,13 +200,13 @@ fn presets_hide_the_cached_models_that_they_use() {
     // Its files are those of a loaded model.
     let delete = |name: &str| rest(server.begin(&format!("DELETE /models?model={name}"), 0, ""));
     let mut refused = delete(NAME);
-    while refused.contains("POST /models/unload first") && !refused.contains("its files are those of") {
+    while refused.contains("POST /models/unload first") && !refused.contains("it shares files with") {
         // It is being unloaded. The connection's timeout bounds a server that hangs.
         std::thread::sleep(std::time::Duration::from_millis(5));
         refused = delete(NAME);
     }
-    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("its files are those of"), "{refused}");
-    assert!(delete("mine").contains("its files stay"));
+    assert!(refused.starts_with("HTTP/1.1 400") && refused.contains("it shares files with"), "{refused}");
+    assert!(delete("mine").contains("its files are kept"));
     assert!(place.folder().exists());
     // Without the key, and for all models.
     for (text, shown) in [

@@ -41,7 +41,7 @@ fn unsafe_and_unknown_settings_are_refused() {
     assert!(misuse(&["serve", "--unload-idle", "soon"]).contains("10m"));
     let demo = demo();
     let several = |more: &[&str]| misuse(&[&["serve", "-m", &format!("a={demo}")], more].concat());
-    assert!(several(&["-m", &format!("a={demo}")]).contains("a name of its own"));
+    assert!(several(&["-m", &format!("a={demo}")]).contains("its own name"));
     assert!(several(&["-m", "b=/no/such.gguf"]).contains("--model b=/no/such.gguf: file not found"));
     assert!(several(&["-m", &format!("b={demo}"), "--alias", "c"]).contains("NAME=MODEL"));
     let endpoint = if cfg!(feature = "otel") { "localhost:4318" } else { "http://127.0.0.1:4318" };
@@ -77,12 +77,12 @@ const TOKENIZER: &str =
 
 #[test]
 fn impossible_restarts_are_refused() {
-    assert!(misuse(&["serve", "--restart"]).contains("give --partition, or --launch"));
+    assert!(misuse(&["serve", "--restart"]).contains("add --partition, or --launch"));
     assert!(misuse(&["serve", "--launch", "mpirun"]).contains("--restart"));
     assert!(
         misuse(&["serve", "--restart", "--stop-at-eof", "--partition", "pipeline=2"]).contains("--restart")
     );
-    assert!(misuse(&["serve", "--restart", "--launch", " "]).contains("no command"));
+    assert!(misuse(&["serve", "--restart", "--launch", " "]).contains("the command is empty"));
     // Ranks cannot start ranks: environments of Open MPI's mpirun, and of Slurm's srun with PMIx
     // and PMI.
     for launcher in ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_SIZE"] {
@@ -500,7 +500,7 @@ fn flags_of_llama_server_have_their_effects() {
         (&["--pooling", "rank"][..], "mean, last, cls or none"),
         (&["--grammar", "root ::= x"], "--grammar"),
         (&["--chat-template", "{% if %}"], "--chat-template"),
-        (&["--chat-template", "llama3"], "only chatml is known by its name"),
+        (&["--chat-template", "llama3"], "only chatml is supported"),
         (&["--chat-template-kwargs", "[1]"], "expected a JSON object"),
         (&["--api-prefix", "llm"], "--api-prefix llm"),
         (&["--host", "127.0.0.1,0.0.0.0"], "not a loopback address"),

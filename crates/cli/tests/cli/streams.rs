@@ -76,7 +76,7 @@ fn side_files_that_never_end_are_refused_at_once() {
             let output = latent(&[args, &[path]].concat()).output().unwrap();
             let stderr = String::from_utf8_lossy(&output.stderr);
             assert!(output.status.code() == Some(1) && stderr.contains(word), "{args:?} {path}: {stderr}");
-            assert!(stderr.contains("only plain files"), "{args:?} {path}: {stderr}");
+            assert!(stderr.contains("expected a regular file"), "{args:?} {path}: {stderr}");
         }
         let output = latent(&[args, &[&large.display().to_string()]].concat()).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);

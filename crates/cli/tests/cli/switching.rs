@@ -251,7 +251,7 @@ fn usual_command_lines_are_translated() {
         assert_eq!(read(line).unwrap().0, read(same).unwrap().0, "{line}");
     }
     for (words, text) in [
-        (&["-ctk", "q8_0", "-ctv", "f16"][..], "one type holds for keys and values"),
+        (&["-ctk", "q8_0", "-ctv", "f16"][..], "keys and values must have the same type"),
         (&["-ctk", "q5_0"], "int8"),
         (&["-hf", "o/n", "-m", "m.gguf"], "cannot be used with"),
         (&["-hff", "x.gguf"], "--hf-repo"),

@@ -57,7 +57,7 @@ fn a_server_without_metrics_is_an_error_with_advice() {
     let large = MockServer::new(|_, _| MockAnswer::Plain("200 OK", "#\n".repeat(5 << 20)));
     for (url, word) in [
         (none.url.as_str(), "has no /metrics"),
-        (&other.url, "no figures"),
+        (&other.url, "no metrics"),
         (&large.url, "more than 8388608 bytes"),
         ("http://127.0.0.1:9", "is the server running there?"),
     ] {

@@ -380,7 +380,7 @@ fn importances_are_collected_from_a_text_and_used() {
     assert!(small > 20 && of_mtp > 3, "{small} {of_mtp}");
     let too_short = format!("imatrix -m {{m}} --chunk-size 4096 -f {} -o {{}}", at("text").display());
     let refused = run(&words(&too_short, &model, &at("imatrix2.gguf")));
-    assert!(refused.status.code() == Some(64) && stderr(&refused).contains("less than one chunk"));
+    assert!(refused.status.code() == Some(64) && stderr(&refused).contains("fewer than one chunk"));
 }
 
 /// Hessians and what is rounded by them do not depend on the number of threads; other files are
@@ -431,7 +431,7 @@ fn hessians_are_collected_from_a_text_and_used() {
         ("{m}", "Q4_0", "short.gguf", "short.gguf"),
         ("{m}", "Q4_0", "i1.gguf", "no Hessians"),
         ("{m}", "Q4_0", "text", "text"),
-        ("{m}", "Q8_0", "h1.gguf", "has no GPTQ"),
+        ("{m}", "Q8_0", "h1.gguf", "GPTQ does not support"),
         ("other.gguf", "Q4_0", "h1.gguf", "another model"),
     ] {
         let source = if source == "{m}" { source.to_owned() } else { at(source).display().to_string() };
@@ -496,5 +496,5 @@ fn a_folder_is_quantized_in_one_pass() {
     assert!(run(&words(quantize, &wide, &at("two.gguf"))).status.success());
     assert!(std::fs::read(at("one.gguf")).unwrap() == std::fs::read(at("two.gguf")).unwrap());
     let back = run(&words("convert -m {m} --pure -o {}", &wide, &at("back")));
-    assert!(back.status.code() == Some(64) && stderr(&back).contains("--pure is for writing a .gguf file"));
+    assert!(back.status.code() == Some(64) && stderr(&back).contains("--pure requires a .gguf output"));
 }

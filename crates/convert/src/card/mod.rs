@@ -66,7 +66,7 @@ pub(crate) fn read(folder: &Path) -> Result<Option<String>, String> {
     }
     input_file::read_text(&path, MAX_BYTES)
         .map(Some)
-        .map_err(|error| format!("the model card is left out: {error}"))
+        .map_err(|error| format!("the model card is omitted: {error}"))
 }
 
 /// The id of the model in a folder: the folder's name, or the repository's name if the folder is a

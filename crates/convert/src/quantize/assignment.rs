@@ -85,7 +85,7 @@ impl<'a> Assignment<'a> {
         let metadata = weights.metadata()?;
         let sources = weights.tensors();
         if sources.is_empty() {
-            let problem = "it holds no tensors to quantize; give a file with the model's weights".into();
+            let problem = "it has no tensors to quantize; pass a file with the model's weights".into();
             return Err(ConvertError::Source { file: weights.display_name(), problem });
         }
         if let Some(importances) = importances {

@@ -43,7 +43,7 @@ impl Hessians {
         let file = Checkpoint::open(path)?;
         let refused = |problem: String| ConvertError::Hessian { path: path.to_owned(), problem };
         let CheckpointSource::Gguf(source) = file.source() else {
-            return Err(refused("it is a folder; give the file that `latent imatrix` wrote".into()));
+            return Err(refused("it is a folder; pass the file that `latent imatrix` wrote".into()));
         };
         let names = |key: &str| -> Result<Vec<String>, ConvertError> {
             let names = source.metadata.strings(key)?.unwrap_or_default();
@@ -60,7 +60,7 @@ impl Hessians {
         }
         if weights.len() != sources.len() {
             let (weights, sources) = (weights.len(), sources.len());
-            return Err(refused(format!("it names {weights} weights and {sources} Hessians")));
+            return Err(refused(format!("it has {weights} names of weights, but {sources} Hessians")));
         }
         let values = |name: &str| {
             let tensor = file.tensor(name).filter(|tensor| tensor.info.ty == TensorType::F32)?;
@@ -73,7 +73,7 @@ impl Hessians {
         for (weight, source) in weights.into_iter().zip(sources) {
             let entry = entry(&file, &weight, source).map_err(refused)?;
             if entries.insert(weight.clone(), entry).is_some() {
-                return Err(refused(format!("it names {weight} twice")));
+                return Err(refused(format!("{weight} occurs twice")));
             }
         }
         Ok(Hessians { path: path.to_owned(), file, entries, importances })
@@ -104,7 +104,7 @@ impl Hessians {
         if there * 2 >= self.entries.len() {
             return Ok(());
         }
-        let problem = format!("{there} of its {} weights are in {model}", self.entries.len());
+        let problem = format!("only {there} of its {} weights are in {model}", self.entries.len());
         Err(self.other_model(problem))
     }
 

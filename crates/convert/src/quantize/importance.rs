@@ -92,7 +92,7 @@ impl Importances {
         if there * 2 >= self.entries.len() {
             return Ok(());
         }
-        let problem = format!("{there} of its {} tensors are in {model}", self.entries.len());
+        let problem = format!("only {there} of its {} tensors are in {model}", self.entries.len());
         Err(ConvertError::OtherModel { path: self.path.clone(), problem })
     }
 
@@ -131,7 +131,7 @@ impl Importances {
             }),
             Some(values) => {
                 let problem = format!(
-                    "it has {} importances for {name}, which has {columns} columns in {matrices} matrices",
+                    "it has {} importances for {name}, which has {matrices} matrices of {columns} columns",
                     values.len()
                 );
                 Err(ConvertError::OtherModel { path: self.path.clone(), problem })
@@ -193,7 +193,7 @@ pub(crate) fn from_tensors(
         out.entries.insert(name.to_owned(), means);
     }
     if out.entries.is_empty() {
-        return Err("it has no tensor that ends with .in_sum2".into());
+        return Err("it has no tensor whose name ends in .in_sum2".into());
     }
     let datasets = metadata.strings("imatrix.datasets").map_err(|error| error.to_string())?;
     out.datasets = datasets.unwrap_or_default().into_iter().map(text).collect();
@@ -248,7 +248,7 @@ fn from_dat(bytes: &[u8]) -> Result<Importances, String> {
         let means =
             sums.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]) / calls).collect();
         if values == 0 || out.entries.insert(name, means).is_some() {
-            return Err(format!("{what} are empty, or stand twice"));
+            return Err(format!("{what} are empty or occur twice"));
         }
     }
     if out.entries.is_empty() {

@@ -165,7 +165,7 @@ fn places(
         && let (Some(keys), Some(values)) = (half("attn_k_b"), half("attn_v_b"))
     {
         let ([_, _, nope], [_, v, _]) = (&tensors[keys].shape[..], &tensors[values].shape[..]) else {
-            return Err("the halves of kv_b have not three dimensions".into());
+            return Err("the halves of kv_b must have three dimensions".into());
         };
         let (nope, v) = (*nope, *v);
         return Ok(vec![(keys, AdaptedRows::Keys { nope, v }), (values, AdaptedRows::Values { nope, v })]);

@@ -39,7 +39,8 @@ impl<'a> Assignment<'a> {
                 Some(_) if tensor.name == "token_embd.weight" => {}
                 Some(entry) if (entry.columns, entry.counts.len()) != (columns, matrices) => {
                     return Err(hessians.other_model(format!(
-                        "its Hessians for {} have {} columns in {} matrices, the tensor has {columns} in {matrices}",
+                        "its Hessians for {} have {} columns in {} matrices, but the tensor has {columns} in \
+                         {matrices}",
                         tensor.name,
                         entry.columns,
                         entry.counts.len()

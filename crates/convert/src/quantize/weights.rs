@@ -77,14 +77,12 @@ impl Weights for Checkpoint {
         };
         // A packed file interleaves the rows of a tile, but `rows` reads consecutive rows.
         if self.packed_from().is_some() {
-            return refused(
-                "it is a packed file, which holds tiles; quantize the file that it was packed from",
-            );
+            return refused("it is a packed file; quantize the file that it was packed from");
         }
         match self.source() {
             CheckpointSource::Gguf(source) => Ok(&source.metadata),
             CheckpointSource::HuggingFace(_) => {
-                refused("it is a folder of safetensors; converting it with a type quantizes it")
+                refused("it is a folder of safetensors files; use `latent convert` with a type instead")
             }
         }
     }

@@ -220,7 +220,7 @@ impl WriteContext<'_> {
                         Err(RecvTimeoutError::Timeout) => return Err(WriteInterruption::Asked),
                         Err(RecvTimeoutError::Disconnected) => {
                             return Err(WriteInterruption::Io(std::io::Error::other(
-                                "a thread ended before its work did",
+                                "a worker thread stopped early",
                             )));
                         }
                     }

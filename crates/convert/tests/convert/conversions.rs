@@ -370,9 +370,9 @@ fn llama_cpps_use_of_a_file_is_reported() {
     };
     for (case, word) in [
         ("v2-groups", "two best experts"),
-        ("v3-bias", "biases of attention"),
-        ("axk1", "does not know the architecture axk1"),
-        ("minicpm3", "other factors"),
+        ("v3-bias", "attention biases"),
+        ("axk1", "does not support the architecture axk1"),
+        ("minicpm3", "the same scaling factors"),
     ] {
         let notes = notes(case);
         assert!(notes.contains(word), "{case}: {notes}");

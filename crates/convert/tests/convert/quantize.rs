@@ -277,7 +277,7 @@ fn a_file_without_tensors_is_refused() {
     let Err(error) = Assignment::new(&checkpoint, &options("Q4_K_M"), None) else {
         panic!("nothing was refused")
     };
-    assert!(error.to_string().contains("vocabulary.gguf: it holds no tensors"), "{error}");
+    assert!(error.to_string().contains("vocabulary.gguf: it has no tensors"), "{error}");
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn importances_of_another_model_are_refused() {
     assert!(problem.contains("imatrix.gguf") && problem.contains("another model"), "{problem}");
     std::fs::write(model.at("text"), b"hello, this is not a matrix").unwrap();
     let error = Importances::read(&model.at("text")).unwrap_err().to_string();
-    assert!(error.contains("no importance matrix"), "{error}");
+    assert!(error.contains("not an importance matrix"), "{error}");
 }
 
 #[test]

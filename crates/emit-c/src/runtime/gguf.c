@@ -22,7 +22,7 @@ const char *file_open(struct file *file, const char *path)
     const char *problem = NULL;
     const int descriptor = open(path, O_RDONLY);
     if (descriptor < 0) return "cannot be opened";
-    if (fstat(descriptor, &state) != 0 || !S_ISREG(state.st_mode)) problem = "is not a plain file";
+    if (fstat(descriptor, &state) != 0 || !S_ISREG(state.st_mode)) problem = "is not a regular file";
     else if (state.st_size <= 0) problem = "is empty";
     else if ((uintmax_t)state.st_size > SIZE_MAX) problem = "is larger than the address space";
     if (!problem) {
@@ -225,9 +225,9 @@ static const char *gguf_part(const struct file *file, struct cursor *part, int *
     *part = c;
     *packed = c.left >= 8 && memcmp(c.at, "LATENTPK", 8) == 0;
     if (!*packed) return NULL;
-    if (!skip(&c, 8) || !read_number(&c, 8, &version) || !read_number(&c, 8, &bytes)) return "the packed file ends early";
-    if (version != VERSION) return "a packed file of another version: pack the model again";
-    if (bytes != file->bytes || !skip(part, PAGE)) return "the packed file is not whole";
+    if (!skip(&c, 8) || !read_number(&c, 8, &version) || !read_number(&c, 8, &bytes)) return "the packed file is truncated";
+    if (version != VERSION) return "unsupported version of packed files: pack the model again";
+    if (bytes != file->bytes || !skip(part, PAGE)) return "the packed file is incomplete";
     return NULL;
 }
 
@@ -265,14 +265,14 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
     c = whole;
     if (c.left < 4 || memcmp(c.at, "GGUF", 4) != 0 || !skip(&c, 4)) return fail(error, error_bytes, "not a GGUF file");
     if (!read_number(&c, 4, &version) || !read_number(&c, 8, &tensor_count) || !read_number(&c, 8, &key_count))
-        return fail(error, error_bytes, "the GGUF header ends early");
-    if (version != 2 && version != 3) return fail(error, error_bytes, "a GGUF version other than 2 and 3");
+        return fail(error, error_bytes, "the GGUF header is truncated");
+    if (version != 2 && version != 3) return fail(error, error_bytes, "unsupported GGUF version: expected 2 or 3");
     for (uint64_t i = 0; i < key_count; i++) {
         static const char key[] = "general.alignment";
         const uint8_t *name;
         uint64_t bytes, type;
         if (!read_string(&c, &name, &bytes) || !read_number(&c, 4, &type))
-            return fail(error, error_bytes, "the GGUF metadata ends early");
+            return fail(error, error_bytes, "the GGUF metadata is truncated");
         const struct cursor value = c;
         if (!skip_value(&c, type, 0)) return fail(error, error_bytes, "the GGUF metadata is broken");
         if (packed && !note_form(&forms, name, bytes, type, value, tensor_count))
@@ -297,31 +297,31 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
             uint64_t bytes, dimension_count, dimensions[MAX_DIMENSIONS] = {1, 1, 1, 1}, type, offset;
             int known = 1;
             if (!read_string(&c, &name, &bytes) || !read_number(&c, 4, &dimension_count))
-                return fail(error, error_bytes, "the list of tensors ends early");
+                return fail(error, error_bytes, "the list of tensors is truncated");
             for (uint64_t d = 0; d < dimension_count; d++) {
                 uint64_t dimension;
-                if (!read_number(&c, 8, &dimension)) return fail(error, error_bytes, "the list of tensors ends early");
+                if (!read_number(&c, 8, &dimension)) return fail(error, error_bytes, "the list of tensors is truncated");
                 if (d < MAX_DIMENSIONS) dimensions[d] = dimension;
                 else known = known && dimension == 1;
             }
             if (!read_number(&c, 4, &type) || !read_number(&c, 8, &offset))
-                return fail(error, error_bytes, "the list of tensors ends early");
+                return fail(error, error_bytes, "the list of tensors is truncated");
             if (pass == 0) continue;
             const uint8_t *type_text = NULL;
             uint64_t type_bytes = 0, tile_rows = 0;
             const uint64_t stored = dimensions[0];
             if (packed && !next_form(&forms, &type_text, &type_bytes, dimensions, &known, &tile_rows))
-                return fail(error, error_bytes, "the packed file's forms of tensors end early");
+                return fail(error, error_bytes, "the packed file's forms of tensors are truncated");
             const size_t index = find(tensors, count, name, bytes);
             if (index == count) continue;
             const struct tensor *t = &tensors[index];
             const char *problem = NULL;
             const uint64_t size = tile_rows ? tiled_bytes(t, tile_rows) : tensor_bytes(t);
-            if (!same_type(t, packed, type, type_text, type_bytes)) problem = "has another type";
-            else if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) problem = "has another shape";
-            else if (places[index].data) problem = "is there twice";
-            else if (size == 0 || (packed && size != stored)) problem = "has another size";
-            else if (offset > whole.left - start || size > whole.left - start - offset) problem = "is not in the file whole";
+            if (!same_type(t, packed, type, type_text, type_bytes)) problem = "has an unexpected type";
+            else if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) problem = "has an unexpected shape";
+            else if (places[index].data) problem = "occurs twice";
+            else if (size == 0 || (packed && size != stored)) problem = "has an unexpected size";
+            else if (offset > whole.left - start || size > whole.left - start - offset) problem = "extends past the end of the file";
             if (problem) {
                 snprintf(error, error_bytes, "tensor %s %s", t->name, problem);
                 return -1;

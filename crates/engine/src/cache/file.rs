@@ -73,15 +73,15 @@ pub enum CacheFileError {
     Mismatch { path: PathBuf, what: &'static str, found: String, expected: String },
     /// Some rows were embeddings, which the format cannot hold.
     #[error(
-        "{}: not saved: the sequence has embeddings from position {position} on, and the file holds tokens only; save it before they run, or \
-         truncate it",
+        "{}: not saved: the sequence has embeddings from position {position} on, but the file can hold \
+         tokens only; save it before they run, or truncate it",
         path.display()
     )]
     Embeddings { path: PathBuf, position: usize },
     /// A context shift has moved some rows, so that no list of tokens describes them.
     #[error(
-        "{}: not saved: a context shift has moved the rows from position {position} on, and no tokens stand for them; truncate the sequence \
-         to {position} rows",
+        "{}: not saved: a context shift has moved the rows from position {position} on, so tokens no longer \
+         describe them; truncate the sequence to {position} rows",
         path.display()
     )]
     Shifted { path: PathBuf, position: usize },
@@ -141,7 +141,8 @@ pub(crate) type RestoredSequence = (Sequence, Option<Vec<u8>>);
 /// Checks that a sequence and its attachment can be saved.
 fn check_savable(sequence: &Sequence, attachment: Option<&[u8]>, path: &Path) -> Result<(), CacheFileError> {
     if let Some(bytes) = attachment.filter(|bytes| bytes.len() > MAX_ATTACHMENT) {
-        let problem = format!("the attachment has {} bytes, more than {MAX_ATTACHMENT}", bytes.len());
+        let problem =
+            format!("the attachment has {} bytes, more than the limit of {MAX_ATTACHMENT}", bytes.len());
         let error = io::Error::new(io::ErrorKind::InvalidInput, problem);
         return Err(CacheFileError::Io { path: path.to_owned(), error });
     }
@@ -336,7 +337,7 @@ impl KvCache {
     ) -> Result<RestoredSequence, CacheFileError> {
         let io = |error: io::Error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
-                CacheFileError::Damaged { path: path.to_owned(), problem: "it ends too early".into() }
+                CacheFileError::Damaged { path: path.to_owned(), problem: "it is truncated".into() }
             }
             _ => CacheFileError::Io { path: path.to_owned(), error },
         };
@@ -369,12 +370,14 @@ impl KvCache {
         // The rows are in their blocks by now, but no sequence has them before the checksum is
         // right.
         if !input.sum_agrees().map_err(io)? {
-            return Err(damaged("its checksum is wrong"));
+            return Err(damaged("its checksum does not match"));
         }
         let attachment =
             if trailing == 0 { None } else { read_attachment(&mut input, trailing).map_err(io)? };
         if trailing > 0 && attachment.is_none() {
-            return Err(damaged("what follows the cache is damaged: its length or checksum is wrong"));
+            return Err(damaged(
+                "the data after the cache is damaged: its length or checksum does not match",
+            ));
         }
         sequence.recurrent = self.states.as_ref().map(|pool| RecurrentState::restored(pool, states));
         // A file without MTP rows leaves the draft state incomplete: nothing is drafted.
@@ -395,14 +398,14 @@ impl KvCache {
         size: u64,
     ) -> Result<Header, CacheFileError> {
         let damaged = |problem: String| CacheFileError::Damaged { path: path.to_owned(), problem };
-        let early = |_: io::Error| damaged("it ends too early".into());
+        let early = |_: io::Error| damaged("it is truncated".into());
         let mismatch = |what, found: String, expected: String| {
             Err(CacheFileError::Mismatch { path: path.to_owned(), what, found, expected })
         };
         let mut magic = [0; 8];
         input.take(&mut magic).map_err(early)?;
         if &magic != MAGIC && &magic != MAGIC_WITH_STATES {
-            return Err(damaged("its first bytes are not LATNTKV1 or LATNTKV2".into()));
+            return Err(damaged("its first bytes are neither LATNTKV1 nor LATNTKV2".into()));
         }
         let found = input.u64().map_err(early)?;
         // Compared before the sizes, which differ between models too: the error then names the
@@ -426,7 +429,7 @@ impl KvCache {
         }
         let expected = self.saved_layers(which).len();
         if kv_layers as usize != expected {
-            let streams = "with sparse attention a layer with an indexer has two";
+            let streams = "with sparse attention, a layer with an indexer has two";
             let expected = format!("{expected} ({streams}: {})", Setting::SparseAttention);
             return mismatch("number of cache streams", kv_layers.to_string(), expected);
         }
@@ -440,12 +443,10 @@ impl KvCache {
             }
         }
         let Some(trailing) = self.trailing(which, rows, states, size) else {
-            return Err(damaged(format!(
-                "it says {rows} tokens, which does not agree with its {size} bytes"
-            )));
+            return Err(damaged(format!("its {rows} tokens do not match its size of {size} bytes")));
         };
         // Fails on 32-bit platforms (WebAssembly) only.
-        let rows = usize::try_from(rows).map_err(|_| damaged(format!("it says {rows} tokens")))?;
+        let rows = usize::try_from(rows).map_err(|_| damaged(format!("{rows} tokens are too many")))?;
         Ok(Header { rows, states: states as usize, trailing })
     }
 

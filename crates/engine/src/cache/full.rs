@@ -17,7 +17,7 @@ impl fmt::Display for CacheFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the cache is full: {} cached tokens and {} new ones do not fit into a context of {}",
+            "the cache is full: {} cached and {} new tokens do not fit into a context of {} tokens",
             self.cached, self.rows, self.capacity
         )
     }
@@ -36,7 +36,7 @@ impl fmt::Display for StatesFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "all {} slots of recurrent state are in use: drop a sequence, or load the model with room for more of them",
+            "all {} slots of recurrent state are in use: drop a sequence, or load the model with more slots",
             self.slots
         )
     }

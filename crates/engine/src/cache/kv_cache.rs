@@ -176,13 +176,13 @@ impl KvCache {
         let refuse = |problem| Err(BackendError::Unsupported(problem));
         if !self.owns(sequence) || position >= sequence.len() {
             return refuse(format!(
-                "position {position} is not among the {} rows of a sequence of this cache",
+                "position {position} is out of range: the sequence has {} rows in this cache",
                 sequence.len()
             ));
         }
         if self.layout().layers.get(layer).is_none_or(|layer| layer.per_token().is_none()) {
             let layers = self.layout().layers.len();
-            return refuse(format!("layer {layer} of the {layers} layers of the cache has no rows"));
+            return refuse(format!("layer {layer} of {layers} cache layers has no rows"));
         }
         let mut row = vec![0; self.layout().row(layer).bytes()];
         self.store.read_rows(layer, slot(sequence.block_table(), position), &mut row)?;
@@ -483,7 +483,7 @@ mod tests {
         let KvError::Full(full) = cache.reserve(&mut a, 29).unwrap_err() else { panic!("no block is free") };
         assert_eq!(full, CacheFull { rows: 29, cached: 100, capacity: 128 });
         assert!(
-            full.to_string().contains("100 cached tokens and 29 new ones do not fit into a context of 128")
+            full.to_string().contains("100 cached and 29 new tokens do not fit into a context of 128 tokens")
         );
         fill(&mut cache, &mut a, 28, 0.0);
         a.truncate(64);

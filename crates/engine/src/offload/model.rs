@@ -218,7 +218,7 @@ impl BackendModel for OffloadedModel {
 
     fn start_input_squares(&mut self) -> Result<(), BackendError> {
         Err(BackendError::Unsupported(format!(
-            "importances of a model with layers on two devices are not collected: take {}",
+            "importances of a model with layers on two devices are not collected: use {}",
             Setting::Device.to("cpu")
         )))
     }

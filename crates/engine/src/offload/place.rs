@@ -38,7 +38,7 @@ impl<'a> BackendPlacement<'a> {
         };
         if options.hosts.is_some() {
             return Err(EngineError::Options(format!(
-                "{} does not go with {}: a rank has its layers on one device",
+                "{} cannot be combined with {}: a rank has all of its layers on one device",
                 Setting::Offload,
                 Setting::Hosts
             )));

@@ -35,7 +35,7 @@ impl SamplingParams {
             return Err(ParamError { name: "allowed_tokens", problem });
         }
         if allowed.is_some_and(<[u32]>::is_empty) {
-            let problem = "the list of allowed tokens is empty: name at least one".into();
+            let problem = "the list of allowed tokens is empty: expected at least one".into();
             return Err(ParamError { name: "allowed_tokens", problem });
         }
         Ok(())

@@ -119,7 +119,7 @@ impl fmt::Display for SamplerKind {
 fn within(order: Vec<SamplerKind>) -> Result<Vec<SamplerKind>, EngineError> {
     if order.len() > MAX_ORDER {
         return Err(EngineError::Options(format!(
-            "the order has more than {MAX_ORDER} samplers: name each one once"
+            "the order has more than {MAX_ORDER} samplers: use each one once"
         )));
     }
     Ok(order)

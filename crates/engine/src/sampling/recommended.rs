@@ -133,9 +133,7 @@ fn checked(name: &str, key: &str, value: f64) -> Result<f64, EngineError> {
     let least = if all.is_some() { -1.0 } else { 0.0 };
     match value {
         value if value.fract() == 0.0 && (least..=f64::from(u32::MAX)).contains(&value) => Ok(value),
-        other => {
-            Err(wrong(format!("{key} is {other}, expected a whole number from {least} to {}", u32::MAX)))
-        }
+        other => Err(wrong(format!("{key} is {other}, expected an integer from {least} to {}", u32::MAX))),
     }
 }
 

@@ -176,8 +176,8 @@ impl Sampler {
         }
         self.apply_chain();
         if self.candidates.is_empty() {
-            let problem =
-                "no token can be chosen: every logit is NaN or −∞ (a damaged model, or every token banned)";
+            let problem = "no token can be sampled: every logit is NaN or −∞ (the model is damaged, or all \
+                           tokens are banned)";
             return Err(EngineError::Sampling(problem.into()));
         }
         if self.greedy {

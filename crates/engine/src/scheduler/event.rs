@@ -96,7 +96,7 @@ pub struct JobUsage {
 pub enum JobError {
     /// Its deadline has passed.
     #[error(
-        "the deadline passed after {completion} tokens of the answer; ask for fewer tokens or allow more time"
+        "the deadline passed after {completion} generated tokens; request fewer tokens or allow more time"
     )]
     Deadline { completion: usize },
     /// A logits processor of the job cannot continue, such as a grammar that is too ambiguous. The
@@ -128,7 +128,8 @@ impl From<EngineError> for JobError {
 pub enum Refusal {
     /// Too many jobs wait.
     #[error(
-        "the queue is full: {waiting} requests with {waiting_tokens} prompt tokens wait; try again in {} s",
+        "the queue is full: {waiting} requests with {waiting_tokens} prompt tokens are waiting; try again in \
+         {} s",
         retry_after.as_secs()
     )]
     Full {
@@ -140,7 +141,8 @@ pub enum Refusal {
     },
     /// The prompt does not fit into the context.
     #[error(
-        "the prompt has {tokens} tokens, but the context holds {context}, and at least one token of the answer must fit; shorten the prompt"
+        "the prompt has {tokens} tokens, but the context holds {context}, including at least one generated \
+         token; shorten the prompt"
     )]
     TooLong { tokens: usize, context: usize },
     /// A parameter of the request is out of its range.

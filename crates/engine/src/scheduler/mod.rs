@@ -100,7 +100,7 @@ impl Scheduler {
             Ok(disk) => Some(disk),
             Err(error) => {
                 tracing::warn!(
-                    "prefix cache: {}: {error}; prefixes are kept in memory only",
+                    "prefix cache: {}: {error}; prefixes are cached in memory only",
                     disk.path.display()
                 );
                 None

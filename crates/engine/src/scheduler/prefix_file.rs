@@ -156,7 +156,7 @@ impl Scheduler {
             |problem: &str| CacheFileError::Damaged { path: path.to_owned(), problem: problem.into() };
         let Some(found) = found.filter(|found| found.len() == expected.len() && found.starts_with(MAGIC))
         else {
-            return Err(damaged("it holds a conversation, and no cached text of a server"));
+            return Err(damaged("it contains a conversation, not a cached prompt of a server"));
         };
         let (owner, settings) = (MAGIC.len()..MAGIC.len() + salt.0.len(), MAGIC.len() + salt.0.len()..);
         if found[owner.clone()] != expected[owner] {

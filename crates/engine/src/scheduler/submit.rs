@@ -136,7 +136,7 @@ impl Scheduler {
             .check_adapter_scales(job.request.adapter_scales.as_ref())
             .map_err(|error| Refusal::Invalid(error.to_string()))?;
         if job.embed && !self.engine.embeds() {
-            let problem = "this model's final norm cannot be read, so that it makes no embeddings";
+            let problem = "embeddings are not supported for this model: its final norm cannot be read";
             return Err(Refusal::Invalid(problem.into()));
         }
         if let Some(shift) = job.request.shift {

@@ -128,7 +128,7 @@ impl WorkerLoop<'_> {
         let (engine, jobs) = scheduler.suspend();
         let _ = catch_unwind(AssertUnwindSafe(|| drop(engine)));
         let count = jobs.ids().count();
-        tracing::error!("{problem}; the model is loaded elsewhere, where {count} requests continue");
+        tracing::error!("{problem}; loading the model on another device, where {count} requests continue");
         Some(jobs)
     }
 
@@ -139,11 +139,11 @@ impl WorkerLoop<'_> {
             }
             match self.hooks.load(lost) {
                 Ok(model) => {
-                    tracing::warn!("the model was loaded again after a fault");
+                    tracing::warn!("the model was reloaded after a failure");
                     return Some(self.scheduler(model, jobs));
                 }
                 Err(problem) => {
-                    tracing::error!("the model cannot be loaded again: {problem}");
+                    tracing::error!("the model cannot be reloaded: {problem}");
                     // Clients should not wait through all attempts.
                     self.fail(&problem);
                 }

@@ -144,7 +144,10 @@ fn the_error_for_a_long_prompt_suggests_a_larger_context_only_if_possible() {
     );
     for context in [100, 2048] {
         let limit = ask(context, 2048);
-        assert!(limit.contains("made for 2048 tokens") && !limit.contains("option `context"), "{limit}");
+        assert!(
+            limit.contains("supports at most 2048 tokens") && !limit.contains("option `context"),
+            "{limit}"
+        );
     }
 }
 

@@ -61,7 +61,7 @@ fn an_engine_that_drafts_has_no_steps_in_flight() {
     let mut engine = engine(&checkpoint, &drafting(Precision::Default));
     let mut sequence = Sequence::default();
     let error = engine.submit(&mut [SeqInput::tokens(&mut sequence, &[5], LogitsRequest::Last)]).unwrap_err();
-    assert!(error.to_string().contains("an engine that drafts has no steps in flight"), "{error}");
+    assert!(error.to_string().contains("steps in flight are not supported with drafts"), "{error}");
     assert!(sequence.is_empty());
 }
 

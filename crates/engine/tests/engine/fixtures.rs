@@ -213,5 +213,5 @@ fn a_quantized_cache_cannot_hold_expanded_keys() {
         Engine::load(&*latent_backends::cpu(), &checkpoint(&folder("youtu")), &options, &mut |_, _| {})
             .err()
             .unwrap();
-    assert!(refused.to_string().contains("cache of int8 holds latents"), "{refused}");
+    assert!(refused.to_string().contains("cache of int8 supports latents only"), "{refused}");
 }

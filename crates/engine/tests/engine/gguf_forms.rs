@@ -275,8 +275,8 @@ fn a_context_beyond_the_indexers_tokens_gives_a_warning() {
     assert_eq!(dense, DenseAttention { index_topk: 64, context: 65 });
     assert_eq!(
         dense.to_string(),
-        "the model was trained with sparse attention to 64 tokens, and it attends to all here, which is the same up to 64 tokens and may \
-         answer otherwise beyond (the context holds 65; option `context: 64` keeps within)"
+        "the model was trained with sparse attention to 64 tokens, but runs with dense attention: results \
+         may differ beyond 64 tokens (the context holds 65; option `context: 64` avoids this)"
     );
     assert_eq!(engine(&checkpoint(&folder("v3")), &exact(MlaChoice::Auto)).summary().dense, None);
 }

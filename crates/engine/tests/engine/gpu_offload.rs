@@ -191,7 +191,7 @@ fn a_model_that_does_not_fit_says_by_how_much_and_auto_leaves_layers_on_the_cpu(
     let engine = load(&none, &file, &cached(DeviceLayers::Auto)).unwrap();
     assert_eq!((engine.summary().backend, engine.summary().front.clone()), ("cpu", None));
     let refused = load(&none, &file, &cached(DeviceLayers::All)).err().unwrap().to_string();
-    assert!(refused.contains("not even the output fits there: take option `device: cpu`"), "{refused}");
+    assert!(refused.contains("not even the output layer fits: use option `device: cpu`"), "{refused}");
 }
 
 /// Devices limit the size of one buffer. The KV cache of a layer and the values of a step can
@@ -222,7 +222,7 @@ fn contexts_and_steps_are_chosen_so_that_each_piece_fits() {
     };
     let (piece, text) = refused(EngineOptions { context: Some(context), ..chosen(DeviceLayers::All) });
     assert_eq!((piece.bytes, piece.fits()), (row * context as u64, (most / row) as usize));
-    for part in ["the KV cache of a layer takes", "in one piece", "option `context`", "option `cache: f16`"] {
+    for part in ["the KV cache of a layer takes", "per buffer", "option `context`", "option `cache: f16`"] {
         assert!(text.contains(part), "{part}: {text}");
     }
     let large = EngineOptions { max_batch_tokens: Some(1 << 16), ..options(DeviceLayers::All) };

@@ -270,7 +270,7 @@ fn packed_files_and_scales_are_cut_by_plans_as_by_loading() {
         let advice = if *what == "fp8" {
             "elements with one scale"
         } else {
-            "a packed file can be cut between layers"
+            "a packed file can only be split between layers"
         };
         assert!(problem.contains(advice), "{what} {partition}: {problem}");
     }
@@ -385,7 +385,10 @@ fn recurrent_states_reach_every_rank() {
             }
         }
         let refused = on_ranks("tensor=2", &backend, &file, &options, |_| ()).0.err().unwrap().to_string();
-        assert!(refused.contains("recurrent state of heads is not built"), "{refused}");
+        assert!(
+            refused.contains("recurrent state of heads is not supported for a model shared"),
+            "{refused}"
+        );
     }
 }
 
@@ -512,9 +515,13 @@ fn what_is_not_built_for_several_ranks_is_refused_by_name() {
         on_ranks("pipeline=2", &latent_backends::cpu, &file, options, |_| ()).0.err().unwrap().to_string()
     };
     let drafts = |_| EngineOptions { draft: latent_engine::Draft::Mtp, ..exact(MlaChoice::Auto) };
-    assert!(refused(&drafts).contains("drafting by the MTP layer is not built"), "{}", refused(&drafts));
+    assert!(
+        refused(&drafts).contains("drafting by the MTP layer is not supported for a model shared"),
+        "{}",
+        refused(&drafts)
+    );
     let expanded = |_| EngineOptions { form: CacheForm::Expanded, ..exact(MlaChoice::Naive) };
-    assert!(refused(&expanded).contains("expanded keys and values is not built"));
+    assert!(refused(&expanded).contains("expanded keys and values is not supported for a model shared"));
 }
 
 /// Makes an answer repeat a text, and keeps a few logits of each row that a token was chosen from.

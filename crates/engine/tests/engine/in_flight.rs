@@ -219,7 +219,7 @@ fn steps_beyond_the_maximum_in_flight_are_refused() {
         Engine::load(&*latent_backends::cpu(), &checkpoint, options, &mut |_, _| {}).unwrap()
     };
     let mut alone = load(&one_thread(256, 256));
-    assert!(refused(&mut alone).contains("a model of one stretch of layers"));
+    assert!(refused(&mut alone).contains("a model with at least two stretches of layers"));
     let (led, _) =
         on_ranks("pipeline=2", &latent_backends::cpu, &checkpoint, &|_| one_thread(256, 256), |engine| {
             let expected = one_by_one(engine, 2, 2);
@@ -233,7 +233,7 @@ fn steps_beyond_the_maximum_in_flight_are_refused() {
                     engine.submit(&mut inputs).unwrap().0.unwrap()
                 })
                 .collect();
-            assert!(refused(engine).contains("2 steps are in flight, as many as there can be"));
+            assert!(refused(engine).contains("2 steps are in flight, which is the maximum"));
             // The refusal does not affect the steps in flight. Once one is collected, another fits.
             let mut logits = Vec::new();
             engine.collect(tickets.remove(0), &mut |_, _, row| logits.push(row.to_vec())).unwrap();

@@ -509,7 +509,7 @@ fn a_budget_of_states_decides_how_many_snapshots_stay() {
             );
         }
         for (bytes, says) in
-            [(0, "no room for one sequence"), (2 * slot - 1, "at least"), (u64::MAX, "counted")]
+            [(0, "too small for one sequence"), (2 * slot - 1, "at least"), (u64::MAX, "too many states")]
         {
             let refused =
                 Engine::load(&*latent_backends::cpu(), &file, &with(bytes), &mut |_, _| {}).err().unwrap();

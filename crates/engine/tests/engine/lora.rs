@@ -204,7 +204,7 @@ fn several_adapters_add_up_and_rows_have_their_own_scales() {
     }
     let plain = logits(&base.checkpoint, tier, MlaChoice::Absorbed, 9);
     expect("no adapter", &found[0], &plain);
-    for (scales, problem) in [(&[1.0][..], "1 scales"), (&[1.0, f32::NAN], "NaN")] {
+    for (scales, problem) in [(&[1.0][..], "1 adapter scales"), (&[1.0, f32::NAN], "NaN")] {
         let error = engine.set_adapter_scales(&mut sequences[0], Some(&AdapterScales::new(scales)));
         let error = error.unwrap_err().to_string();
         assert!(error.contains(problem), "{error}");

@@ -176,7 +176,10 @@ fn options_that_exclude_two_backends_are_refused() {
     let hosts = Some(Hosts { partition: Partition::pipeline(1), communicator: Arc::new(rank) });
     let on_hosts = EngineOptions { hosts, ..offloaded(options.clone(), latent_backends::cpu(), 1) };
     let refused = Engine::load(&*latent_backends::cpu(), &file, &on_hosts, &mut |_, _| {}).err().unwrap();
-    assert!(refused.to_string().contains("option `offload` does not go with option `hosts`"), "{refused}");
+    assert!(
+        refused.to_string().contains("option `offload` cannot be combined with option `hosts`"),
+        "{refused}"
+    );
     // This model has no MTP layer, whether it is cut or not.
     let drafting =
         EngineOptions { draft: Draft::Mtp, ..offloaded(options.clone(), latent_backends::cpu(), 1) };

@@ -118,5 +118,5 @@ fn unsupported_options_are_refused() {
     let f16 = EngineOptions { cache: Some(latent_types::CacheType::F16), ..EngineOptions::default() };
     let refused =
         Engine::load(&*latent_backends::reference(), &checkpoint, &f16, &mut |_, _| {}).err().unwrap();
-    assert!(refused.to_string().contains("KV cache in f32, not f16"), "{refused}");
+    assert!(refused.to_string().contains("only an f32 KV cache, not f16"), "{refused}");
 }

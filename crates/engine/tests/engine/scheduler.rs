@@ -391,7 +391,7 @@ fn invalid_jobs_and_jobs_beyond_the_queue_are_refused() {
     assert!(refused(hot).contains("temperature: temperature is -1"));
     let mut shifted = job(&tokenizer, vec![300], 1);
     shifted.request.shift = Some(ContextShift { keep: usize::MAX, discard: 0 });
-    assert!(refused(shifted).contains("cannot shift"));
+    assert!(refused(shifted).contains("too many kept tokens"));
     // The queue is full first by its number of jobs, then by its number of tokens.
     let mut heard = HeardEvents::default();
     scheduler.submit(job(&tokenizer, prompt(0, 20), 20)).unwrap();

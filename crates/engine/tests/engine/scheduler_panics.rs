@@ -218,7 +218,7 @@ fn with_listener(at: impl Fn(&JobEvent, bool) -> bool) -> (Vec<JobEvent>, usize)
 #[test]
 fn a_panic_in_the_listener_ends_the_job_of_the_event() {
     let failed =
-        JobEvent::Failed(JobError::Job("a panic in the code of this request: a reader that fails".into()));
+        JobEvent::Failed(JobError::Job("the code of this request panicked: a reader that fails".into()));
     let started = |event: &JobEvent, _| matches!(event, JobEvent::Started { .. });
     assert_eq!(with_listener(started), (vec![failed.clone()], 1));
     let first_token = |event: &JobEvent, _| matches!(event, JobEvent::Token(_));

@@ -256,7 +256,7 @@ fn a_single_rank_needs_all_files() {
         let Some(EngineError::Format(FormatError::Set { problem, .. })) = refused else {
             panic!("{refused:?}");
         };
-        assert!(problem.contains("only ranks that share a model can do without"), "{problem}");
+        assert!(problem.contains("only ranks that share a model can load it without"), "{problem}");
     }
 }
 

@@ -59,7 +59,7 @@ fn a_sequence_of_another_engine_is_refused_and_nothing_changes() {
     // The engine's own sequence runs, the other one does not.
     assert_eq!(outcome.results(), [Ok(()), Err(SeqError::Foreign)]);
     let error = outcome.all().unwrap_err().to_string();
-    assert!(error.starts_with("sequence 1 of the step: another engine has run this sequence"), "{error}");
+    assert!(error.starts_with("sequence 1 of the step: this sequence belongs to another engine"), "{error}");
     assert_eq!(heard, [(0, 0)]);
     let path = folder.path().join("saved");
     for error in [two.shift(&mut sequence, 0..1), two.save(&sequence, &path)] {

@@ -68,5 +68,5 @@ fn plans_name_the_passes_that_were_left_out() {
     }
     let unknown = passes::optional("fold_norm").unwrap_err();
     assert!(unknown.contains("unknown pass") && unknown.contains("fold_norms"), "{unknown}");
-    assert!(passes::optional("select_kernels").unwrap_err().contains("no plan can be made without"));
+    assert!(passes::optional("select_kernels").unwrap_err().contains("is required for every plan"));
 }

@@ -28,7 +28,11 @@ pub enum DumpError {
     /// A tensor with a name, shape or type that no activation has.
     #[error("{}: tensor {tensor}: {problem}", path.display())]
     Tensor { path: PathBuf, tensor: String, problem: String },
-    #[error("{}: it has no tensor `tokens`: give the token IDs of the dump by {}", path.display(), Setting::Tokens)]
+    #[error(
+        "{}: it has no tensor `tokens`: pass the token IDs of the dump with {}",
+        path.display(),
+        Setting::Tokens
+    )]
     NoTokens { path: PathBuf },
     /// The dump has other tokens than those given.
     #[error("{}: its {found} tokens differ from the {given} of {tokens}: omit {tokens}", path.display(), tokens = Setting::Tokens)]

@@ -15,7 +15,7 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
     let refuse = |error| FormatError::adapter(path, error);
     let bytes = FileBytes::map(path)?;
     if !bytes.get().starts_with(MAGIC) {
-        let text = "give a GGUF file, or the folder with adapter_config.json and adapter_model.safetensors";
+        let text = "pass a GGUF file, or a folder with adapter_config.json and adapter_model.safetensors";
         return Err(refuse(AdapterError::NotAnAdapter(text.into())));
     }
     let parsed = Header::parse(bytes.get(), bytes.get().len() as u64);
@@ -51,7 +51,8 @@ pub(super) fn open(path: &Path) -> Result<AdapterFile, FormatError> {
         } else if let Some(target) = info.name.strip_suffix(".lora_b") {
             (target.to_owned(), false)
         } else {
-            let advice = "its name ends neither in .lora_a nor in .lora_b; convert the adapter without changed norms and embeddings";
+            let advice = "its name must end in .lora_a or .lora_b; convert the adapter without changed norms \
+                          and embeddings";
             return Err(refuse(AdapterError::Tensor { tensor: info.name, advice }));
         };
         // `Header::parse` has refused duplicate names, so no matrix is overwritten.

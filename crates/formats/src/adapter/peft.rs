@@ -20,28 +20,28 @@ const PREFIX: &str = "base_model.model.";
 /// Unsupported keys that change what the adapter computes, with a description and advice. Ignoring
 /// one would give wrong results silently.
 const REFUSED: &[(&str, &str, &str)] = &[
-    ("use_dora", "DoRA (use_dora)", "merge the adapter into the model with PEFT, and convert that"),
+    ("use_dora", "DoRA (use_dora)", "merge the adapter into the model with PEFT and convert the result"),
     (
         "modules_to_save",
-        "modules trained whole (modules_to_save)",
-        "merge the adapter into the model with PEFT, and convert that",
+        "a fully trained module (modules_to_save)",
+        "merge the adapter into the model with PEFT and convert the result",
     ),
-    ("lora_bias", "a bias of B (lora_bias)", "merge the adapter into the model with PEFT, and convert that"),
     (
-        "fan_in_fan_out",
-        "weights stored [inputs, outputs] (fan_in_fan_out)",
-        "the models that Latent runs have none",
+        "lora_bias",
+        "a bias of B (lora_bias)",
+        "merge the adapter into the model with PEFT and convert the result",
     ),
+    ("fan_in_fan_out", "transposed weights (fan_in_fan_out)", "supported models do not use them"),
     (
         "target_parameters",
-        "adapted parameters (target_parameters)",
+        "adapting parameters (target_parameters)",
         "convert the adapter to GGUF with llama.cpp's convert_lora_to_gguf.py",
     ),
     ("layer_replication", "layer_replication", "use an adapter without it"),
     (
         "trainable_token_indices",
-        "trained tokens (trainable_token_indices)",
-        "merge the adapter into the model with PEFT, and convert that",
+        "training of single tokens (trainable_token_indices)",
+        "merge the adapter into the model with PEFT and convert the result",
     ),
     ("alora_invocation_tokens", "activation at invocation tokens (aLoRA)", "use an adapter without it"),
     ("use_qalora", "QA-LoRA (use_qalora)", "use an adapter without it"),
@@ -54,8 +54,7 @@ pub(super) fn open(folder: &Path) -> Result<AdapterFile, FormatError> {
     let refuse = |error| FormatError::adapter(folder, error);
     let config_path = folder.join(CONFIG);
     let text = json::read_text(&config_path, crate::limits::MAX_JSON_BYTES)?.ok_or_else(|| {
-        let text =
-            format!("the folder has no {CONFIG}; give the folder that PEFT has written, or a GGUF file");
+        let text = format!("the folder has no {CONFIG}; pass a folder written by PEFT, or a GGUF file");
         refuse(AdapterError::NotAnAdapter(text))
     })?;
     let config = json::parse(&text).map_err(|problem| json::failed(&config_path, &text, problem))?;
@@ -124,7 +123,8 @@ fn module_of(name: &str) -> Result<(&str, bool), AdapterError> {
         (Some(module), _) => Ok((module, true)),
         (_, Some(module)) => Ok((module, false)),
         _ => refuse(
-            "its name ends neither in .lora_A.weight nor in .lora_B.weight; merge the adapter into the model with PEFT",
+            "its name must end in .lora_A.weight or .lora_B.weight; merge the adapter into the model with \
+             PEFT",
         ),
     }
 }
@@ -165,8 +165,8 @@ fn check(config: &Map<String, Value>) -> Result<(), AdapterError> {
     if let Some(init) = config.get("init_lora_weights").and_then(Value::as_str)
         && RESIDUAL_INIT.iter().any(|name| init.to_ascii_lowercase().starts_with(name))
     {
-        let what = format!("a changed base model (init_lora_weights: {init:?})");
-        let advice = "save the adapter as a plain one: path_initial_model_for_weight_conversion of PEFT";
+        let what = format!("a modified base model (init_lora_weights: {init:?})");
+        let advice = "save it as a plain adapter with PEFT's path_initial_model_for_weight_conversion";
         return Err(AdapterError::Unsupported { what, advice });
     }
     Ok(())
@@ -194,7 +194,7 @@ impl PeftSettings {
                 // PEFT accepts regular expressions here. Module names are supported.
                 if !name.chars().all(|c| c.is_ascii_alphanumeric() || "_.-".contains(c)) {
                     let what = format!("the regular expression {name:?} in {key}");
-                    let advice = "write the names of modules there";
+                    let advice = "use module names instead";
                     return Err(AdapterError::Unsupported { what, advice });
                 }
                 Ok((name.clone(), number(&format!("{key}.{name}"), Some(value))?))

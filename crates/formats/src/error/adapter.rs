@@ -20,12 +20,13 @@ pub enum AdapterError {
         "tensor {tensor} occurs twice, with and without the prefix base_model.model.: remove one of them"
     )]
     Duplicate { tensor: String },
-    #[error("the adapter for {target} has no matrix {missing}: the file is incomplete")]
+    #[error("the adapter for {target} is missing matrix {missing}: the file is incomplete")]
     Unpaired { target: String, missing: &'static str },
-    #[error("tensor {tensor} has type {ty}: an adapter's matrices are f32, f16, bf16 or q8_0")]
+    #[error("tensor {tensor} has type {ty}: adapter matrices must be f32, f16, bf16 or q8_0")]
     Type { tensor: String, ty: TensorType },
     #[error(
-        "the adapter for {target} has matrices of shapes A {a:?} and B {b:?}: expected A [rank, inputs] and B [outputs, rank] of one rank"
+        "the adapter for {target} has matrices A {a:?} and B {b:?}: expected A [rank, inputs] and B \
+         [outputs, rank]"
     )]
     Ranks { target: String, a: Vec<usize>, b: Vec<usize> },
     #[error("the adapter for {target} has rank {found}, but adapter_config.json says {stated}")]
@@ -33,12 +34,12 @@ pub enum AdapterError {
     #[error("the adapter has no matrices")]
     Empty,
     #[error(
-        "the adapter is for a model of architecture {adapter}, the model is {base}: use the adapter's base model"
+        "the adapter is for architecture {adapter}, but the model is {base}: use the adapter's base model"
     )]
     Architecture { adapter: String, base: String },
     #[error("{key} is {found}, expected {expected}")]
     Key { key: String, found: String, expected: &'static str },
-    #[error("more than {0} adapters: give fewer")]
+    #[error("more than {0} adapters: use fewer")]
     TooMany(usize),
     #[error("scale {0}: expected a finite number")]
     Scale(f32),

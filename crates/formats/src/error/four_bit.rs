@@ -16,14 +16,14 @@ pub enum FourBitError {
     Setting { key: String, found: String, expected: &'static str },
     /// Packed weights without settings.
     #[error(
-        "tensor {tensor} is packed, but quantization_config in config.json says nothing about such weights"
+        "tensor {tensor} is packed, but quantization_config in config.json does not describe such weights"
     )]
     NoSettings { tensor: String },
     /// A weight that the file contains twice.
     #[error("the file contains both {tensor} and {plain}, two forms of one weight")]
     Both { tensor: String, plain: String },
     /// A companion tensor of a packed one is missing.
-    #[error("tensor {tensor} has no {missing}; the file is incomplete")]
+    #[error("tensor {tensor} is missing its {missing}; the file is incomplete")]
     Companion { tensor: String, missing: String },
     /// Elements of another type.
     #[error("tensor {tensor} is {found}, expected {expected}")]
@@ -32,9 +32,7 @@ pub enum FourBitError {
     #[error("tensor {tensor} has shape {found:?}, expected {expected:?} for {of}")]
     Shape { tensor: String, found: Vec<usize>, expected: Vec<usize>, of: String },
     /// The stored `weight_shape` contradicts the packed quants.
-    #[error(
-        "tensor {tensor} says that the weight has shape {found:?}, but {packed} holds {expected:?} of 4 bits"
-    )]
+    #[error("tensor {tensor} gives the weight shape {found:?}, but {packed} holds {expected:?} of 4 bits")]
     Stated {
         tensor: String,
         found: Vec<usize>,
@@ -43,7 +41,7 @@ pub enum FourBitError {
         packed: String,
     },
     /// A row does not consist of whole words or groups.
-    #[error("tensor {tensor}: {inputs} inputs are not divisible by {by}, {what}")]
+    #[error("tensor {tensor}: {inputs} inputs are not a multiple of {by}, {what}")]
     Indivisible {
         tensor: String,
         /// Elements of a row.
@@ -54,7 +52,7 @@ pub enum FourBitError {
         what: &'static str,
     },
     /// The tensors are of a kind that config.json does not announce.
-    #[error("tensor {tensor} has {found}; config_groups has {have}")]
+    #[error("tensor {tensor} has {found}, but config_groups has {have}")]
     NoGroup {
         tensor: String,
         /// Bits, group and symmetry by the shapes.

@@ -34,7 +34,8 @@ pub enum GgufError {
     #[error("{what} {name:?} occurs twice")]
     Duplicate { what: &'static str, name: String },
     #[error(
-        "tensor {tensor}: its data (bytes {start} to {end}) passes the end of the file ({len} bytes); the file is truncated: download it again"
+        "tensor {tensor}: its data (bytes {start} to {end}) extends past the end of the file ({len} bytes); \
+         the file is truncated: download it again"
     )]
     PastEnd { tensor: String, start: u64, end: u64, len: u64 },
     #[error("the data of tensors {first} and {second} overlap at byte {at}")]

@@ -115,7 +115,8 @@ fn absent(files: &[String], tensor: &str, tensors: usize) -> String {
         all => (format!("{}, which are", all.join(", ")), "them"),
     };
     format!(
-        "this rank runs tensor {tensor}{others} of {needed} not here; copy {them} to this host, into the model's folder"
+        "this rank runs tensor {tensor}{others} of {needed} missing on this host; copy {them} into the \
+         model's folder"
     )
 }
 

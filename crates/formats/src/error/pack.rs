@@ -8,17 +8,20 @@ use crate::identity::VERSION;
 #[non_exhaustive]
 pub enum PackError {
     #[error(
-        "version {version} of packed files is not supported, version {VERSION} is; pack the model again with `latent pack`"
+        "version {version} of packed files is not supported, expected {VERSION}; pack the model again with \
+         `latent pack`"
     )]
     Version { version: u32 },
-    #[error("its numbers are big-endian; pack the model again on this kind of machine")]
+    #[error("it is big-endian; pack the model again on this machine")]
     BigEndian,
     #[error(
-        "its weights are packed in the layout {layout:?}, which this version does not read; pack the model again with `latent pack`"
+        "its weights are packed in the layout {layout:?}, which this version does not support; pack the \
+         model again with `latent pack`"
     )]
     Layout { layout: String },
     #[error(
-        "it has {found} bytes, but should have {expected}; the file is truncated or damaged: copy it again, or pack the model again"
+        "it has {found} bytes, expected {expected}; the file is truncated or damaged: copy it again, or pack \
+         the model again"
     )]
     Length { expected: u64, found: u64 },
     #[error(

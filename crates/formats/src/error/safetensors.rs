@@ -46,7 +46,8 @@ pub enum SafetensorsError {
     )]
     Dtype { tensor: String, dtype: String },
     #[error(
-        "tensor {tensor}: its data (bytes {start} to {end} of {len}) passes the end of the file, which is truncated: download it again"
+        "tensor {tensor}: its data (bytes {start} to {end} of {len}) extends past the end of the file, which \
+         is truncated: download it again"
     )]
     PastEnd {
         tensor: String,
@@ -64,7 +65,10 @@ pub enum SafetensorsError {
         at: u64,
     },
     /// Bytes without a tensor, which the format does not allow.
-    #[error("bytes {start} to {end} of the data belong to no tensor; the file is damaged or hides something")]
+    #[error(
+        "bytes {start} to {end} of the data do not belong to any tensor; the file is damaged or has hidden \
+         contents"
+    )]
     Hole {
         /// First byte, from the start of the data.
         start: u64,

@@ -65,9 +65,7 @@ impl<'a> FourBitDecoder<'a> {
                 decoder.shift = *weight.shift.get_or_init(|| decoder.scales.shift(weight.ty));
             }
             // E4M3: 0x7f is NaN, and codes from 0x80 are negative. E8M0: 0xff is NaN.
-            FourBitEncoding::Nvfp4 { .. } => {
-                check_codes(weight, codes, 0x7e, "a number that is not negative")?
-            }
+            FourBitEncoding::Nvfp4 { .. } => check_codes(weight, codes, 0x7e, "a non-negative number")?,
             FourBitEncoding::Mxfp4 => check_codes(weight, codes, 0xfe, "a number")?,
         }
         Ok(decoder)

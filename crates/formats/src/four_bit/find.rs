@@ -208,7 +208,7 @@ impl<'a> Finder<'a> {
                 tensor: tensor.to_owned(),
                 inputs,
                 by: groups,
-                what: "the number of groups that its scales have",
+                what: "the number of groups of its scales",
             }),
         }
     }

@@ -146,7 +146,7 @@ fn value<'v>(keys: &'v Map<String, Value>, names: &[&'static str]) -> Option<(&'
 fn flag(keys: &Map<String, Value>, name: &'static str) -> Result<bool, FourBitError> {
     match value(keys, &[name]) {
         None => Ok(false),
-        Some((_, value)) => value.as_bool().ok_or_else(|| setting(name, value, "true or false was expected")),
+        Some((_, value)) => value.as_bool().ok_or_else(|| setting(name, value, "expected true or false")),
     }
 }
 
@@ -166,7 +166,7 @@ fn group(keys: &Map<String, Value>, names: &[&'static str]) -> Result<Option<usi
         Some((_, size)) if size.as_i64() == Some(-1) => Ok(None),
         Some((name, size)) => {
             let positive = size.as_u64().and_then(|n| usize::try_from(n).ok()).filter(|n| *n > 0);
-            positive.map(Some).ok_or_else(|| setting(name, size, "a positive number or -1 was expected"))
+            positive.map(Some).ok_or_else(|| setting(name, size, "expected a positive number or -1"))
         }
     }
 }
@@ -178,7 +178,7 @@ fn gptq(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError> {
         Some((name, format)) => match format.as_str() {
             Some("gptq") => false,
             Some("gptq_v2") => true,
-            _ => return Err(setting(name, format, "gptq and gptq_v2 are supported")),
+            _ => return Err(setting(name, format, "expected gptq or gptq_v2")),
         },
     };
     // GPTQModel can pack into words of other widths.
@@ -215,13 +215,9 @@ fn compressed(keys: &Map<String, Value>) -> Result<FourBitSettings, FourBitError
     let groups = keys.get("config_groups").and_then(Value::as_object);
     let mut kinds = Vec::new();
     let known = |keys: &Map<String, Value>| match value(keys, &["format"]) {
-        Some((name, format)) if !format.as_str().is_some_and(|format| FORMATS.contains(&format)) => {
-            Err(setting(
-                name,
-                format,
-                "pack-quantized, nvfp4-pack-quantized and mxfp4-pack-quantized are supported",
-            ))
-        }
+        Some((name, format)) if !format.as_str().is_some_and(|format| FORMATS.contains(&format)) => Err(
+            setting(name, format, "expected pack-quantized, nvfp4-pack-quantized or mxfp4-pack-quantized"),
+        ),
         _ => Ok(()),
     };
     known(keys)?;

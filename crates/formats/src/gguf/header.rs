@@ -159,14 +159,14 @@ fn read_tensor(reader: &mut Reader<'_>, number: u64, alignment: u32) -> Result<G
         let size = reader.u64(&what)?;
         // ggml has dimensions as i64. A dimension of 0 is legal: an empty tensor.
         let fits = usize::try_from(size).ok().filter(|_| i64::try_from(size).is_ok());
-        let problem = || format!("its dimension {size} is negative or beyond what this machine can address");
+        let problem = || format!("its dimension {size} is negative or exceeds this machine's address space");
         shape.push(fits.ok_or_else(|| invalid(what(), problem()))?);
     }
     // GGUF lists the innermost dimension first.
     shape.reverse();
     let id = reader.u32(&what)?;
     let ty = TensorType::from_ggml_id(id).map_err(|_| {
-        invalid(what(), format!("tensor type {id} is not known; the file may be newer than this program"))
+        invalid(what(), format!("unknown tensor type {id}; the file may be newer than this program"))
     })?;
     let offset = reader.u64(&what)?;
     if offset % u64::from(alignment) != 0 {
@@ -184,7 +184,7 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
     // A tensor without dimensions has one element.
     let inner = shape.last().copied().unwrap_or(1);
     let row = ty.row_bytes(inner).ok_or_else(|| {
-        format!("rows of {inner} numbers are not whole blocks of {} ({ty})", ty.block_len())
+        format!("row length {inner} is not a multiple of the block size {} ({ty})", ty.block_len())
     })?;
     // Count a dimension of 0 as 1. Then no product of a part of the dimensions can overflow later,
     // even if the tensor is empty. Fuzzing found such a tensor.
@@ -194,7 +194,7 @@ pub(crate) fn tensor_bytes(ty: TensorType, shape: &[usize]) -> Result<u64, Strin
     let bytes = product(row.max(1), outer).filter(|&bytes| bytes <= i64::MAX as usize);
     match (bytes, product(1, shape)) {
         (Some(bytes), Some(_)) => Ok(if row == 0 || outer.contains(&0) { 0 } else { bytes as u64 }),
-        _ => Err(format!("its size {shape:?} overflows")),
+        _ => Err(format!("the size of shape {shape:?} overflows")),
     }
 }
 

@@ -50,7 +50,7 @@ impl MetadataType {
     fn from_id(id: u32, key: &str) -> Result<MetadataType, GgufError> {
         Self::ALL.get(id as usize).copied().ok_or_else(|| GgufError::Invalid {
             what: format!("metadata key {key}"),
-            problem: format!("value type {id} is unknown (0 to 12 are known)"),
+            problem: format!("unknown value type {id}, expected 0 to 12"),
         })
     }
 

@@ -72,7 +72,7 @@ impl Writer {
         let wrong =
             |problem: String| Error::new(ErrorKind::InvalidInput, format!("tensor {name}: {problem}"));
         if ty.ggml_id().is_none() {
-            return Err(wrong(format!("{ty} has no place in GGUF")));
+            return Err(wrong(format!("GGUF does not support {ty}")));
         }
         let bytes = super::header::tensor_bytes(ty, shape).map_err(wrong)?;
         self.tensors.push((name, ty, shape.to_vec(), bytes));
@@ -105,7 +105,7 @@ impl Writer {
             // The header already states the offsets of later tensors, so a wrong count would
             // corrupt the file silently.
             if written != *bytes {
-                let problem = format!("tensor {name}: {written} bytes were written, {bytes} declared");
+                let problem = format!("tensor {name}: wrote {written} bytes, expected {bytes}");
                 return Err(Error::new(ErrorKind::InvalidData, problem));
             }
             // After the last tensor too, as ggml does.
@@ -173,10 +173,10 @@ impl Writer {
         let mut alignment = DEFAULT_ALIGNMENT;
         for (key, value) in &self.metadata {
             if key.is_empty() || key.len() as u64 > limits::MAX_KEY_BYTES {
-                return refuse(format!("the metadata key {key:?} is empty or too long"));
+                return refuse(format!("metadata key {key:?} is empty or too long"));
             }
             if !names.insert(key) {
-                return refuse(format!("the metadata key {key} occurs twice"));
+                return refuse(format!("metadata key {key} occurs twice"));
             }
             if key == "general.alignment" {
                 // Copies of other files have the key in encoded form.
@@ -184,7 +184,9 @@ impl Writer {
                     WriterValue::U32(v) if v.is_power_of_two() && *v <= limits::MAX_ALIGNMENT => {
                         alignment = *v
                     }
-                    other => return refuse(format!("general.alignment cannot be {other:?}")),
+                    other => {
+                        return refuse(format!("general.alignment is {other:?}, which is not supported"));
+                    }
                 }
             }
         }
@@ -192,7 +194,7 @@ impl Writer {
         names.clear();
         for (name, _, shape, _) in &self.tensors {
             if name.is_empty() || name.len() as u64 > limits::MAX_NAME_BYTES {
-                return refuse(format!("the name {name:?} of a tensor is empty or too long"));
+                return refuse(format!("tensor name {name:?} is empty or too long"));
             }
             if !names.insert(name) {
                 return refuse(format!("tensor {name} occurs twice"));

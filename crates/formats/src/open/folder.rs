@@ -99,8 +99,8 @@ fn refused(path: &Path, bytes: &[u8], error: SafetensorsError) -> FormatError {
         SafetensorsError::Hole { start, .. } if joined(bytes, start).is_some() => {
             let at = joined(bytes, start).unwrap_or(start);
             let problem = format!(
-                "another safetensors file begins at byte {at}: shards that were joined into one file; keep them apart, with their \
-                 model.safetensors.index.json"
+                "another safetensors file begins at byte {at}: shards were concatenated into one file; use \
+                 the original shards with their model.safetensors.index.json"
             );
             FormatError::Set { path: path.to_owned(), problem }
         }
@@ -169,9 +169,14 @@ fn check_index(
         }
         let path = &paths[*file as usize];
         let problem = match held {
-            None => format!("it lacks tensor {name}, which the index says it holds; download both again"),
+            None => format!(
+                "tensor {name} is missing, but the index assigns it to this file; download both again"
+            ),
             Some(other) => {
-                format!("the index says that it holds tensor {name}, which is in {}", paths[other].display())
+                format!(
+                    "the index assigns tensor {name} to it, but the tensor is in {}",
+                    paths[other].display()
+                )
             }
         };
         return Err(FormatError::Set { path: path.clone(), problem });

@@ -47,7 +47,8 @@ pub(super) fn in_memory(name: &str, bytes: FileBytes) -> Result<Checkpoint, Form
     let header = parse(&path, bytes.get())?;
     // The other shards cannot be found without a folder.
     if let Some((number, count)) = shard_of(&path, &header.metadata)? {
-        let problem = format!("it is shard {} of {count}; a model in memory must be one file", number + 1);
+        let problem =
+            format!("it is shard {} of {count}, but a model in memory must be one file", number + 1);
         return Err(FormatError::Set { path, problem });
     }
     ShardSet::start(path, header, bytes).finish()
@@ -141,7 +142,7 @@ fn open_shard(path: &Path, number: usize, count: usize) -> Result<(Header, FileB
     let header = parse(&shard, bytes.get())?;
     // A renamed shard would put tensors of another set into the model.
     if shard_of(&shard, &header.metadata)? != Some((number, count)) {
-        let problem = format!("its split.no or split.count does not say shard {} of {count}", number + 1);
+        let problem = format!("its split.no and split.count do not match shard {} of {count}", number + 1);
         return Err(FormatError::Set { path: shard, problem });
     }
     Ok((header, bytes))
@@ -158,8 +159,8 @@ fn refuse_joined(path: &Path, bytes: &[u8], header: &Header) -> Result<(), Forma
         return Ok(());
     };
     let problem = format!(
-        "another GGUF file begins at byte {at}: shards were concatenated into one file; Latent reads the original shards in one folder: give the \
-         path of the first"
+        "another GGUF file begins at byte {at}: shards were concatenated into one file; put the original \
+         shards in one folder and pass the path of the first"
     );
     Err(FormatError::Set { path: path.to_owned(), problem })
 }
@@ -178,7 +179,7 @@ pub(crate) fn shard_of(path: &Path, metadata: &Metadata) -> Result<Option<(usize
     if count > limits::MAX_SHARDS as u64 || number >= count {
         let limit = limits::MAX_SHARDS;
         return wrong(format!(
-            "split.no {number} and split.count {count} make no sense (at most {limit} files)"
+            "split.no {number} and split.count {count} are invalid (at most {limit} files)"
         ));
     }
     Ok(Some((number as usize, count as usize)))

@@ -47,7 +47,7 @@ impl Directory {
             return Err(PackError::Length { expected: PAGE, found });
         };
         if !file.starts_with(MAGIC) {
-            return Err(invalid("the first bytes", "they are not those of a packed file"));
+            return Err(invalid("the first bytes", "they do not match those of a packed file"));
         }
         // Version and four zero bytes, which a later version may use.
         match first as u32 {
@@ -100,7 +100,7 @@ impl Directory {
         let mut tensors = Vec::with_capacity(header.tensors.len());
         for entry in header.tensors {
             if entry.ty != TensorType::I8 {
-                return Err(invalid(format!("tensor {}", entry.name), "its bytes are not marked as I8"));
+                return Err(invalid(format!("tensor {}", entry.name), "its type must be I8"));
             }
             let (ty, shape, tile_rows) = forms.next(&entry.name, entry.bytes)?;
             let (name, start, bytes) = (entry.name, entry.start + PAGE, entry.bytes);
@@ -190,7 +190,7 @@ impl<'a> TensorFormCursor<'a> {
                 Ok((ty, shape, Some(each)))
             }
             _ => {
-                let problem = "cannot lie in tiles of matrices of";
+                let problem = "cannot be tiles of matrices of";
                 Err(wrong(format!("{shape:?} of {ty} {problem} {tile_rows} rows in {bytes} bytes")))
             }
         }

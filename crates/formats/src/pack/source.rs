@@ -54,7 +54,7 @@ pub(crate) fn packed_source(path: &Path, directory: &Directory) -> Result<Checkp
     }
     match HfSource::from_files(path, &text, tokenizer)? {
         Some(source) => Ok(CheckpointSource::HuggingFace(source)),
-        None => Err(refused(invalid("the source", "neither GGUF metadata nor config.json are there"))),
+        None => Err(refused(invalid("the source", "it has neither GGUF metadata nor config.json"))),
     }
 }
 

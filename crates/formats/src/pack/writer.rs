@@ -39,10 +39,10 @@ impl PackWriter {
         let refused = |problem: String| FormatError::Set { path: path.to_owned(), problem };
         // Its tensors are in tiles, which cannot be read as rows.
         if checkpoint.packed_from().is_some() {
-            return Err(refused("it is a packed file already".into()));
+            return Err(refused("it is already a packed file".into()));
         }
         if checkpoint.tensors().is_empty() {
-            return Err(refused("it holds no tensors to pack".into()));
+            return Err(refused("it has no tensors to pack".into()));
         }
         let identity = checkpoint.identity();
         let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();

@@ -99,7 +99,7 @@ fn read_entry(
         return Err(SafetensorsError::Dtype { tensor: name, dtype });
     };
     let sizes: Result<Vec<usize>, _> = described.shape.0.iter().map(|&n| usize::try_from(n)).collect();
-    let shape = sizes.map_err(|_| wrong(&name, "a dimension overflows".into()))?;
+    let shape = sizes.map_err(|_| wrong(&name, "a dimension is too large".into()))?;
     let bytes = tensor_bytes(ty, &shape).map_err(|problem| wrong(&name, problem))?;
     let (start, end) = described.data_offsets;
     if end > data_len {

@@ -27,7 +27,7 @@ impl Writer {
         let wrong =
             |problem: String| Error::new(ErrorKind::InvalidInput, format!("tensor {name}: {problem}"));
         if ty.is_quantized() {
-            return Err(wrong(format!("{ty} has no place in safetensors")));
+            return Err(wrong(format!("safetensors does not support {ty}")));
         }
         let bytes = tensor_bytes(ty, shape).map_err(wrong)?;
         self.tensors.push((name, ty, shape.to_vec(), bytes));
@@ -70,8 +70,7 @@ impl Writer {
             let mut counted = SafetensorsCountingWriter { inner: out, count: 0 };
             data(index, &mut counted)?;
             if counted.count != *bytes {
-                let problem =
-                    format!("tensor {name}: {} bytes were written, {bytes} declared", counted.count);
+                let problem = format!("tensor {name}: wrote {} bytes, expected {bytes}", counted.count);
                 return Err(Error::new(ErrorKind::InvalidData, problem));
             }
         }

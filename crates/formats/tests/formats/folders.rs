@@ -209,8 +209,8 @@ fn duplicate_overlapping_and_scattered_tensors_are_rejected() {
     refused_weights(&two("x", "x", 8, 16), &["tensor \"x\" occurs twice"]);
     refused_weights(&two("x", "y", 4, 12), &["tensors x and y overlap at byte 4"]);
     refused_weights(&two("x", "y", 0, 8), &["overlap at byte 0"]);
-    refused_weights(&two("x", "y", 12, 20), &["bytes 8 to 12", "belong to no tensor"]);
-    refused_weights(&two("x", "y", 8, 17), &["bytes 16 to 17", "belong to no tensor"]);
+    refused_weights(&two("x", "y", 12, 20), &["bytes 8 to 12", "do not belong to any tensor"]);
+    refused_weights(&two("x", "y", 8, 17), &["bytes 16 to 17", "do not belong to any tensor"]);
     refused_weights(&safetensors(r#"{"__metadata__":{"a":1}}"#, 0), &["header is malformed"]);
     refused_weights(
         &safetensors(r#"{"__metadata__":{},"__metadata__":{}}"#, 0),
@@ -222,7 +222,7 @@ fn duplicate_overlapping_and_scattered_tensors_are_rejected() {
 fn concatenated_safetensors_files_are_recognized() {
     let (one, other) = (safetensors(ONE, 16), safetensors(&ONE.replace("\"a\"", "\"b\""), 16));
     let at = format!("another safetensors file begins at byte {}", one.len());
-    refused_weights(&[one, other].concat(), &["model.safetensors", &at, "joined into one file"]);
+    refused_weights(&[one, other].concat(), &["model.safetensors", &at, "concatenated into one file"]);
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn unsupported_formats_are_named() {
         (
             &config(r#"{"quant_method":"fp8","weight_block_size":[1,128]}"#),
             &scalar,
-            "weight_block_size is [1,128]; two multiples of 16",
+            "weight_block_size is [1,128], expected two multiples of 16",
             true,
         ),
         (&compressed("group", 8, "float"), &groups, "FP8 with one scale per group (compressed-tensors", true),
@@ -431,10 +431,10 @@ fn wrong_indices_are_rejected() {
         r#"{"weight_map":{"a":"m-00003.safetensors"}}"#,
         &[file, "m-00003.safetensors", "download is incomplete"],
     );
-    lie(r#"{"weight_map":{"c":"m-00001.safetensors"}}"#, &["m-00001.safetensors", "lacks tensor c"]);
+    lie(r#"{"weight_map":{"c":"m-00001.safetensors"}}"#, &["m-00001.safetensors", "tensor c is missing"]);
     lie(
         r#"{"weight_map":{"b":"m-00001.safetensors","a":"m-00002.safetensors"}}"#,
-        &["tensor b, which is in", "m-00002.safetensors"],
+        &["tensor b to it, but the tensor is in", "m-00002.safetensors"],
     );
     lie(
         r#"{"weight_map":{"a":"m-00001.safetensors","a":"m-00001.safetensors"}}"#,
@@ -442,7 +442,7 @@ fn wrong_indices_are_rejected() {
     );
     lie(r#"{"weight_map":{"a":7}}"#, &[file, "string"]);
     lie(r#"{"weight_map":{},"weight_map":{}}"#, &[file, "weight_map occurs twice"]);
-    lie("{}", &[file, "no object weight_map"]);
+    lie("{}", &[file, "no `weight_map` object"]);
     lie("[", &[file]);
 }
 
@@ -453,7 +453,7 @@ fn a_tensor_in_two_files() {
     std::fs::write(dir.path().join("m-00002.safetensors"), safetensors(ONE, 16)).unwrap();
     says(
         Checkpoint::open(dir.path()),
-        &["m-00002.safetensors: it lacks tensor b, which the index says it holds"],
+        &["m-00002.safetensors: tensor b is missing, but the index assigns it to this file"],
     );
     // The index does not list this tensor, so neither copy has priority.
     let both = |name: &str| {
@@ -506,8 +506,8 @@ fn an_index_decides_between_copies_of_a_tensor() {
 fn invalid_json_files_are_rejected() {
     let weights = safetensors(ONE, 16);
     let lie = |config: &str, parts: &[&str]| says(Checkpoint::open(model(config, &weights).path()), parts);
-    lie("", &["config.json", "no valid JSON"]);
-    lie("[1]", &["config.json", "no JSON object"]);
+    lie("", &["config.json", "invalid JSON"]);
+    lie("[1]", &["config.json", "must contain a JSON object"]);
     lie(r#"{"a":1,"b":{"c":1,"c":2}}"#, &["config.json", "the key \"c\" occurs twice", "line 1"]);
     lie("<html>", &["config.json", "web page"]);
     lie("version https://git-lfs.github.com/spec/v1", &["config.json", "Git LFS pointer"]);
@@ -522,7 +522,7 @@ fn invalid_json_files_are_rejected() {
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();
     for name in ["tokenizer_config.json", "generation_config.json"] {
         std::fs::write(dir.path().join(name), "{").unwrap();
-        says(Checkpoint::open(dir.path()), &[name, "no valid JSON"]);
+        says(Checkpoint::open(dir.path()), &[name, "invalid JSON"]);
         std::fs::remove_file(dir.path().join(name)).unwrap();
     }
     let big = std::fs::File::create(dir.path().join("config.json")).unwrap();
@@ -546,10 +546,10 @@ fn files_that_are_no_models() {
         ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\n", &["Git LFS pointer"]),
         ("zip.dat", b"PK\x03\x04\x00\x00", &["pickle"]),
         ("torch.dat", &[0x80, 2, b'}', b'q'], &["pickle"]),
-        ("pytorch_model.bin", &[1, 2, 3], &["pickle", "run any program", "convert the model"]),
+        ("pytorch_model.bin", &[1, 2, 3], &["pickle", "execute code", "convert the model"]),
         ("weights.pth", b"whatever it holds", &["pickle"]),
         ("swapped.gguf", b"FUGG\x00\x00\x00\x03", &["big-endian"]),
-        ("old.bin2", b"tjgg\x03\x00\x00\x00", &["GGML file", "before GGUF"]),
+        ("old.bin2", b"tjgg\x03\x00\x00\x00", &["GGML file", "predates GGUF"]),
         ("noise.gguf", &[0xde, 0xad, 0xbe, 0xef, 1], &["first bytes are [de, ad, be, ef]"]),
         ("cut.gguf", b"GGUF\x03\x00", &["cut.gguf", "version", "truncated"]),
     ];
@@ -565,13 +565,13 @@ fn files_that_are_no_models() {
 fn folders_without_a_model_are_rejected() {
     let case = |files: &[(&str, &[u8])], parts: &[&str]| refused_path(folder(files).path(), parts);
     case(&[], &["no config.json"]);
-    case(&[("params.json", b"[]")], &["params.json", "no JSON object"]);
+    case(&[("params.json", b"[]")], &["params.json", "must contain a JSON object"]);
     case(&[("b.gguf", b""), ("a.gguf", b"")], &["GGUF files", "such as a.gguf"]);
     case(&[("config.json", b"{}")], &["no .safetensors file", "incomplete"]);
     case(&[("config.json", b"{}"), ("pytorch_model.bin", b"")], &["pytorch_model.bin", "pickle"]);
     case(
         &[("config.json", b"{}"), ("m.gguf", b"")],
-        &["its weights are in a GGUF file; give its path: m.gguf"],
+        &["its weights are in a GGUF file; pass its path: m.gguf"],
     );
     let part = safetensors(ONE, 16);
     case(
@@ -600,7 +600,7 @@ fn pipes_and_devices_are_refused_without_waiting() {
     let dir = model("{}", &safetensors(ONE, 16));
     std::fs::remove_file(dir.path().join("config.json")).unwrap();
     std::fs::create_dir(dir.path().join("config.json")).unwrap();
-    refused_path(dir.path(), &["config.json", "not a plain file"]);
+    refused_path(dir.path(), &["config.json", "not a regular file"]);
 }
 
 #[test]
@@ -613,5 +613,5 @@ fn the_writer_rejects_invalid_tensors_and_keys() {
     let mut short = Writer::new();
     short.tensor("a", TensorType::F32, &[1]).unwrap();
     let error = short.write(&mut Vec::new(), |_, out| out.write_all(&[0; 3])).unwrap_err();
-    assert!(error.to_string().contains("tensor a: 3 bytes were written, 4 declared"));
+    assert!(error.to_string().contains("tensor a: wrote 3 bytes, expected 4"));
 }

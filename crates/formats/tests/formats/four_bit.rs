@@ -303,7 +303,7 @@ fn other_settings_are_refused_by_name_and_value() {
         &gptq(),
         &["group_size is 64, but l.qweight has 2 groups for 64 inputs"],
     );
-    refused(&changed(":32,", ":48,"), &gptq(), &["l.qweight", "64 inputs are not divisible by 48"]);
+    refused(&changed(":32,", ":48,"), &gptq(), &["l.qweight", "64 inputs are not a multiple of 48"]);
     let v = |format: &str| changed("\"bits\"", &format!("\"checkpoint_format\":\"{format}\",\"bits\""));
     refused(&v("marlin"), &gptq(), &["checkpoint_format is \"marlin\"", "gptq_v2"]);
     refused(&changed("\"bits\"", "\"pack_dtype\":\"int64\",\"bits\""), &gptq(), &["pack_dtype", "int32"]);
@@ -347,7 +347,7 @@ fn mismatched_tensors_are_rejected_with_their_sizes() {
     refused(GPTQ, &none, &["l.qweight has 0 groups"]);
     let settings = kinds(&format!("\"a\":{}", kind(4, "int", false, 32)));
     let thirds = with(compressed(), "l.weight_scale", F16, &[8, 3], halves(&[ONE; 24]));
-    refused(&settings, &thirds, &["l.weight_packed: 64 inputs are not divisible by 3"]);
+    refused(&settings, &thirds, &["l.weight_packed: 64 inputs are not a multiple of 3"]);
     let zeros = with(compressed(), "l.weight_zero_point", F32, &[1, 2], vec![0; 8]);
     refused(&settings, &zeros, &["l.weight_zero_point is F32, expected I32 or I8"]);
 }
@@ -397,11 +397,7 @@ fn nan_and_negative_scales_of_four_bit_floats_are_rejected() {
     assert_eq!(block[4..6], [4 << 4, 0]);
     assert_eq!(bytes_of(&checkpoint, "l.weight_scale_inv"), 0.25f32.to_le_bytes());
     refused(&float(16), &nv(0x7f, 1.0), &["l.weight_scale: scale 2 is the code 0x7f"]);
-    refused(
-        &float(16),
-        &nv(0xb8, 1.0),
-        &["scale 2 is the code 0xb8, expected a number that is not negative"],
-    );
+    refused(&float(16), &nv(0xb8, 1.0), &["scale 2 is the code 0xb8, expected a non-negative number"]);
     refused(&float(32), &nv(0x38, 1.0), &["symmetric float4 in groups of 16"]);
     let zero = folder(&float(16), &nv(0x38, 0.0));
     let checkpoint = Checkpoint::open(zero.path()).unwrap();
@@ -420,7 +416,7 @@ fn nan_and_negative_scales_of_four_bit_floats_are_rejected() {
     assert_eq!((block[0], &block[1..3]), (127, &[8 << 4, 0][..]));
     refused(&float(32), &mx(255), &["scale 0 is the code 0xff"]);
     let odd = with(mx(127), "l.weight_packed", I8, &[2, 8], vec![0; 16]);
-    refused(&float(32), &odd, &["l.weight_packed: 16 inputs are not divisible by 32"]);
+    refused(&float(32), &odd, &["l.weight_packed: 16 inputs are not a multiple of 32"]);
 }
 
 #[test]

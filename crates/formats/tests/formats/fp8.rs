@@ -280,7 +280,7 @@ fn nvfp4_of_modelopt_has_a_factor() {
     refused(floats, &["a.weight is F32, expected U8"]);
     let mut odd = nvfp4(0x38, 1.0);
     odd[0] = ("a.weight", I8, vec![1, 24], vec![0; 24]);
-    refused(odd, &["48 inputs are not divisible by 64"]);
+    refused(odd, &["48 inputs are not a multiple of 64"]);
 }
 
 /// A params.json like that of Mistral Large 3.

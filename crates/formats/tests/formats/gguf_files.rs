@@ -187,7 +187,7 @@ fn the_writer_rejects_invalid_tensors_and_keys() {
     let mut short = Writer::new();
     short.tensor("t", TensorType::F32, &[2]).unwrap();
     let error = short.write(&mut out, |_, out| out.write_all(&[0; 7])).unwrap_err();
-    assert!(error.to_string().contains("tensor t: 7 bytes were written, 8 declared"));
+    assert!(error.to_string().contains("tensor t: wrote 7 bytes, expected 8"));
     let mut writer = Writer::new();
     assert!(writer.tensor("t", TensorType::F8_E4M3, &[2]).is_err(), "GGUF has no FP8");
     assert!(writer.tensor("t", TensorType::Q4_K, &[2, 100]).is_err(), "no whole blocks");
@@ -268,14 +268,14 @@ fn inconsistent_shard_sets_are_rejected() {
         &["m-00001-of-00002.gguf", "tensor t0 is in m-00001-of-00002.gguf and in m-00002-of-00002.gguf"],
     );
     case(&|f| f.tensors.clear(), &["split.tensors.count is 2, but its files hold 1 tensors"]);
-    case(&|f| f.data.clear(), &["m-00002-of-00002.gguf", "tensor t1", "passes the end"]);
+    case(&|f| f.data.clear(), &["m-00002-of-00002.gguf", "tensor t1", "past the end"]);
     let folder = tempfile::tempdir().unwrap();
     shard(folder.path(), 0, 2, |_| {});
     let first = shard_name(folder.path(), 0, 2);
     says(Checkpoint::open(&first), &["shard 2 of 2 is missing", "m-00002-of-00002.gguf"]);
     // The second is a copy of the first.
     std::fs::copy(&first, shard_name(folder.path(), 1, 2)).unwrap();
-    says(Checkpoint::open(&first), &["m-00002-of-00002.gguf", "does not say shard 2 of 2"]);
+    says(Checkpoint::open(&first), &["m-00002-of-00002.gguf", "do not match shard 2 of 2"]);
     let renamed = folder.path().join("renamed.gguf");
     std::fs::copy(&first, &renamed).unwrap();
     says(Checkpoint::open(&renamed), &["renamed.gguf", "one of 2 shards", "-00001-of-00002.gguf"]);
@@ -287,7 +287,7 @@ fn wrong_shard_numbers_are_rejected() {
         let file = RawGguf::valid().with_key("split.no", 2, number).with_key("split.count", 2, count);
         refused(file.bytes(), parts);
     };
-    lie(&[5, 0], &[5, 0], &["split.no 5", "split.count 5", "make no sense"]);
+    lie(&[5, 0], &[5, 0], &["split.no 5", "split.count 5", "are invalid"]);
     lie(&[0, 0], &[0xff, 0xff], &["split.count 65535", "at most 4096 files"]);
     lie(&[0, 0], &[2, 0], &["shard 1 of 2", "must be one file"]);
     let file = RawGguf::valid().with_key("split.count", 2, &[2, 0]);

@@ -126,7 +126,7 @@ fn damaged_folders_have_no_outline() {
     std::fs::remove_file(folder.path().join("b.safetensors")).unwrap();
     assert!(refused().contains("empty"));
     write("model.safetensors.index.json", b"{}");
-    assert!(refused().contains("no object weight_map"));
+    assert!(refused().contains("no `weight_map` object"));
     // If no file of the index exists, the outline has config.json only. Otherwise it has the
     // existing files.
     write("model.safetensors.index.json", br#"{"weight_map":{"x":"1.safetensors","y":"2.safetensors"}}"#);

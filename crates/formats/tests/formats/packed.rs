@@ -75,7 +75,7 @@ fn a_packed_file_is_read_back() {
     assert_eq!((w.data, w.data.as_ptr() as usize % 4096), (&[5; 32 * 36][..], 0));
     assert_eq!(packed.identity(), model.identity());
     assert_eq!(packed.packed_from().unwrap().name, "model.gguf");
-    says(PackWriter::new(&packed, &[None, None]).map(|_| ()), &["model.latent", "packed file already"]);
+    says(PackWriter::new(&packed, &[None, None]).map(|_| ()), &["model.latent", "already a packed file"]);
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn malformed_packed_files_are_rejected() {
         raw.keys.iter_mut().find(|(key, ..)| key == name.as_bytes()).unwrap().2 = value;
     };
     let words = |words: &[u64]| words.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<u8>>();
-    refused(&body(&|raw| raw.tensors[1].ty = 0), &["its header is malformed", "tensor b", "passes the end"]);
-    refused(&body(&|raw| raw.tensors[1].sizes[0] = 600), &["tensor b", "passes the end"]);
+    refused(&body(&|raw| raw.tensors[1].ty = 0), &["its header is malformed", "tensor b", "past the end"]);
+    refused(&body(&|raw| raw.tensors[1].sizes[0] = 600), &["tensor b", "past the end"]);
     refused(&body(&|raw| raw.tensors[1].offset = 0), &["overlap"]);
     refused(
         &body(&|raw| raw.tensors[0].sizes[0] = 31),

@@ -73,7 +73,7 @@ fn a_cut_within_a_block_or_beyond_the_tensor_is_refused_by_name() {
     let mut scratch = Vec::new();
     assert_eq!(own.rows("blocks").unwrap().unwrap().read(0..2, &mut scratch).len(), 68);
     for (cut, problem) in [
-        (part("blocks", [1, 2, 64], 0..1, 0..2, 16..64), "not whole blocks of 32"),
+        (part("blocks", [1, 2, 64], 0..1, 0..2, 16..64), "not aligned to blocks of 32"),
         (part("blocks", [1, 2, 64], 0..1, 1..3, 0..64), "its shape is [2, 64]"),
         (part("blocks", [1, 2, 32], 0..1, 0..1, 0..32), "its shape is [2, 64]"),
         (part("nothing", [1, 1, 1], 0..1, 0..1, 0..1), "not in the file"),

@@ -115,7 +115,10 @@ fn tensors_of_an_incomplete_module_are_dropped() {
     let part = Checkpoint::open_for_rank(folder.path()).unwrap();
     assert_eq!((names(&part), part.files_of_nobody().1), (vec!["a.weight"], None));
     let needed = part.needs("b.weight").unwrap().to_string();
-    assert!(needed.contains("tensor b.weight of m-2.safetensors, which is not here; copy it"), "{needed}");
+    assert!(
+        needed.contains("tensor b.weight of m-2.safetensors, which is missing on this host; copy it"),
+        "{needed}"
+    );
     assert!(part.needs("a.weight").is_none() && part.needs("d").is_none());
     let completed = part.with_tensors_of(&whole.tensors_by_file(), 7);
     assert_eq!(names(&completed), ["a.weight", "b.weight", "b.bias", "c"]);

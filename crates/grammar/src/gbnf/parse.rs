@@ -33,9 +33,7 @@ pub(super) fn parse(text: &str, limits: &GrammarLimits) -> Result<GbnfRules, Gra
     }
     let root = parser.names.get("root").copied().filter(|root| parser.rules[*root].is_some());
     let Some(root) = root else {
-        return Err(
-            parser.error_at(text.len(), "undefined rule `root`, with which every grammar begins".into())
-        );
+        return Err(parser.error_at(text.len(), "undefined rule `root`, which every grammar needs".into()));
     };
     Ok(GbnfRules { rules: parser.rules.into_iter().flatten().collect(), root })
 }
@@ -116,9 +114,7 @@ impl<'a> Parser<'a> {
         };
         self.space(false);
         if !self.take("::=") {
-            return Err(
-                self.error(format!("expected `::=` behind the name `{name}`, found {}", self.found()))
-            );
+            return Err(self.error(format!("expected `::=` after the name `{name}`, found {}", self.found())));
         }
         // As in llama.cpp, the body may begin on the next line.
         self.space(true);
@@ -186,7 +182,7 @@ impl<'a> Parser<'a> {
             parts.push(part);
         }
         if let Some(c @ ('*' | '+' | '?' | '{')) = self.peek() {
-            return Err(self.error(format!("there is nothing before `{c}` that could be repeated")));
+            return Err(self.error(format!("nothing to repeat before `{c}`")));
         }
         Ok(if parts.len() == 1 { parts.swap_remove(0) } else { Expr::Sequence(parts) })
     }
@@ -277,7 +273,7 @@ impl<'a> Parser<'a> {
                 self.at += digits.len();
                 Ok(Some(number as u32))
             }
-            None => Err(self.error(format!("a repetition may go up to {limit}"))),
+            None => Err(self.error(format!("a repetition must be at most {limit}"))),
         }
     }
 
@@ -324,7 +320,7 @@ impl<'a> Parser<'a> {
         }
         let ranges = class(ranges, negated);
         if ranges.is_empty() {
-            return Err(self.error_at(start, "this class has no character".into()));
+            return Err(self.error_at(start, "this character class is empty".into()));
         }
         Ok(Expr::Class(ranges))
     }
@@ -348,7 +344,7 @@ impl<'a> Parser<'a> {
             Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => Ok(c),
             Some(c) => {
                 self.at -= c.len_utf8();
-                Err(self.error(format!("the escape \\{c} is not known")))
+                Err(self.error(format!("unknown escape \\{c}")))
             }
             None => Err(self.error("expected an escape, found the end")),
         }

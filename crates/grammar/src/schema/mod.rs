@@ -33,7 +33,7 @@ pub(crate) fn prepare(
         Value::Object(_) => schema.clone(),
         other => {
             let problem =
-                format!("a schema is an object, found {}", crate::error::shorten(&other.to_string()));
+                format!("a schema must be an object, found {}", crate::error::shorten(&other.to_string()));
             return Err(GrammarError::Invalid { what: check::WHAT, problem });
         }
     };

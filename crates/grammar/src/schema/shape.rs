@@ -710,7 +710,8 @@ fn spread_of_format(name: &str) -> Option<Rc<DerivativeSpread>> {
 fn decimal(value: &Value) -> Result<(u64, u32), GrammarError> {
     let too_fine = || {
         let problem = format!(
-            "`multipleOf` {} is not supported: up to {MAX_MULTIPLE} in units of its last decimal place, and up to {MAX_PLACES} places, are",
+            "`multipleOf` {} is not supported: expected at most {MAX_MULTIPLE} in units of its last decimal \
+             place, and at most {MAX_PLACES} places",
             shorten(&value.to_string())
         );
         invalid(problem)
@@ -744,7 +745,8 @@ fn common_multiple(one: (u64, u32), other: (u64, u32)) -> Result<(u64, u32), Gra
     // llguidance computes `a`, `b` and their product in u32 (`Decimal::lcm`).
     if a.saturating_mul(b) > u64::from(u32::MAX) || a / gcd.0 * b > MAX_MULTIPLE {
         let problem = format!(
-            "the `multipleOf` that apply to one number have no common multiple up to {MAX_MULTIPLE} that can be computed: state one"
+            "the `multipleOf` values of one number have no computable common multiple up to {MAX_MULTIPLE}: \
+             use one `multipleOf`"
         );
         return Err(invalid(problem));
     }

@@ -34,7 +34,7 @@ pub(crate) fn grammars(
         return Err(GrammarError::TooLarge { what: WHAT, unit: "tools", found, limit });
     }
     if calls.format.open.is_empty() && calls.format.section_open.is_empty() {
-        return Err(invalid("the model's format has nothing that begins a call"));
+        return Err(invalid("the model's format has no marker that begins a call"));
     }
     let mut writer = Writer { calls, vocabulary, limits, budget, lark: String::new(), schemas: Vec::new() };
     let mut wanted = Vec::new();

@@ -80,8 +80,8 @@ fn unsupported_keywords_are_refused_by_name() {
         (json!({"$ref": "#/$defs/none"}), "none"),
         (json!({"type": "integer", "minimum": 3, "maximum": 2}), "minimum"),
         (json!({"oneOf": [{"type": "integer"}, {"type": "number"}]}), "oneOf"),
-        (json!(false), "a schema is an object, found false"),
-        (json!([1]), "a schema is an object"),
+        (json!(false), "a schema must be an object, found false"),
+        (json!([1]), "a schema must be an object"),
         (json!({"enum": []}), "empty"),
     ] {
         let error = compile(&schema(given.clone())).err().unwrap_or_else(|| panic!("{given} compiles"));

@@ -315,7 +315,7 @@ fn impossible_calls_are_errors() {
         (none, "no tools"),
         (other, "unknown tool \"other\""),
         (control, "invalid tool name"),
-        (formless, "nothing that begins"),
+        (formless, "no marker that begins"),
     ] {
         let error = compile(&GrammarSource::Tools(Box::new(calls))).err().unwrap();
         assert!(error.to_string().contains(message), "{error}");

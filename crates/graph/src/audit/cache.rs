@@ -53,7 +53,8 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
     // A missing KV layer would shift every later one, and saved caches would not fit.
     if own.len() != streams.len() {
         let names: Vec<&str> = streams.iter().map(|stream| stream.name.as_str()).collect();
-        let problem = format!("the layer has {} KV layers, its attention block states {names:?}", own.len());
+        let problem =
+            format!("the layer has {} KV layers, but its attention block declares {names:?}", own.len());
         found.add(Code::A82, Some(layer), Some("KV layer".into()), problem);
     }
     for (kv_layer, stream) in
@@ -63,7 +64,7 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
             || stream.state.is_none_or(|state| state.elements() != kv_layer.width)
         {
             let problem = format!(
-                "a state is {:?}, {} elements; the circuit states {:?}",
+                "a state is {:?} with {} elements, but the circuit declares {:?}",
                 kv_layer.state, kv_layer.width, stream.state
             );
             found.add(Code::A82, Some(layer), Some(format!("stream {}", stream.name)), problem);
@@ -74,7 +75,7 @@ fn kv_layers(trace: &ResolvedIr<'_>, layer: usize, streams: &[CacheStream], foun
         let (stated, has) = ((stream.width(), stream.shared_key()), (kv_layer.width, kv_layer.rope));
         if stated != has {
             let problem = format!(
-                "a cached row has {} elements, {} of them the shared key's; the circuit states {} and {}",
+                "a cached row has {} elements, {} of them of the shared key; the circuit declares {} and {}",
                 has.0, has.1, stated.0, stated.1
             );
             found.add(Code::A82, Some(layer), Some(format!("stream {}", stream.name)), problem);
@@ -97,7 +98,7 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
                 trace.ir,
                 n,
                 None,
-                "it works on a part of the rows, and the state is of all".into(),
+                "it works on some rows only, but the state needs all rows".into(),
             );
         }
         if node.layer.is_none_or(|layer| !config.is_recurrent(layer)) {
@@ -106,7 +107,7 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
                 trace.ir,
                 n,
                 None,
-                "the config says that the layer has no recurrent state".into(),
+                "the layer has no recurrent state according to the config".into(),
             );
         }
     }
@@ -124,7 +125,7 @@ fn states(trace: &ResolvedIr<'_>, span: &ModelSpan, config: &ModelConfig, found:
             |kind| trace.ir.kv_layers.iter().any(|kv_layer| (kv_layer.layer, kv_layer.kind) == (layer, kind));
         for kind in [KvLayerKind::ConvInputs, KvLayerKind::DeltaState].into_iter().filter(|kind| !has(*kind))
         {
-            let problem = "the layer keeps no such state".to_owned();
+            let problem = "the layer has no such state".to_owned();
             found.add(Code::A84, Some(layer), Some(kind.name().into()), problem);
         }
     }
@@ -155,7 +156,7 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     let written = if node.op == Op::IndexStore { Op::IndexStore } else { Op::MlaAttention };
     let own: Vec<&CacheStream> = streams.iter().filter(|it| it.written_by == written.word()).collect();
     let [stream] = own[..] else {
-        let problem = format!("its block states {} streams of its kind, it writes one", own.len());
+        let problem = format!("its block declares {} streams of its kind, expected one", own.len());
         return found.at(Code::A83, trace.ir, n, None, problem);
     };
     let stated: Vec<&str> = stream.row.iter().map(|part| part.port).collect();
@@ -171,7 +172,7 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
     };
     // Context shifts rely on the order: they rotate the last elements of a latent row.
     if stored != stated {
-        let problem = format!("it stores {stored:?}, the circuit states the row {stated:?}");
+        let problem = format!("it stores {stored:?}, but the circuit declares the row {stated:?}");
         return found.at(Code::A83, trace.ir, n, Some(format!("stream {}", stream.name)), problem);
     }
     for part in &stream.row {
@@ -184,7 +185,7 @@ fn store(trace: &ResolvedIr<'_>, n: usize, streams: &[CacheStream], found: &mut 
         if rotated != part.rotated {
             let words = |rotated| if rotated { "rotated" } else { "not rotated" };
             let (is, says) = (words(rotated), words(part.rotated));
-            let problem = format!("it is {is} by position, and the circuit states it as {says}");
+            let problem = format!("it is {is} by position, but the circuit declares it as {says}");
             found.at(Code::A83, trace.ir, n, Some(part.port.into()), problem);
         }
     }

@@ -104,7 +104,7 @@ fn slot_names<'c>(
     found: &mut Findings<'_>,
 ) {
     if spec.gguf.is_none() && spec.hf.is_none() {
-        found.add(Code::A07, None, Some(slot.to_owned()), "it has a name in no kind of file".into());
+        found.add(Code::A07, None, Some(slot.to_owned()), "it has no name in any file format".into());
     }
     for (kind, name) in [("GGUF", &spec.gguf), ("safetensors", &spec.hf)] {
         let Some(name) = name else { continue };
@@ -114,7 +114,7 @@ fn slot_names<'c>(
             found.add(Code::A07, None, Some(slot.to_owned()), problem);
         }
         if let Some(other) = names.insert((kind, name), slot) {
-            let problem = format!("slot {other} is called {name:?} too in {kind} files");
+            let problem = format!("slot {other} has the same name {name:?} in {kind} files");
             found.add(Code::A07, None, Some(slot.to_owned()), problem);
         }
     }
@@ -145,7 +145,7 @@ fn flow(circuit: &Circuit, blocks: &[&str], (first, last): (&[&str], &str), foun
             match made.get_mut(input.as_str()) {
                 Some((_, read)) => *read = true,
                 None => {
-                    let problem = format!("its input {input:?} is made by no block before it");
+                    let problem = format!("no earlier block makes its input {input:?}");
                     found.add(Code::A01, None, Some(format!("block {name}")), problem);
                 }
             }
@@ -188,7 +188,7 @@ fn block(circuit: &Circuit, (name, block): (&str, &Block), vars: &ConfigVars, fo
             match made.get_mut(input.as_str()) {
                 Some((_, read)) => *read = true,
                 None => {
-                    let problem = format!("it reads {input:?}, which nothing has made");
+                    let problem = format!("it reads {input:?}, which no earlier operation makes");
                     found.add(Code::A01, None, Some(place.clone()), problem);
                 }
             }

@@ -62,7 +62,7 @@ fn kv_splits(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
         for maker in makers.filter(|maker| maker.epilogue == Epilogue::KvSplits) {
             if partials != maker.outputs.last() {
                 let problem = format!(
-                    "{} may be in KV splits, which it does not read from where {} leaves them",
+                    "{} may be in KV splits, but it does not read them from where {} stores them",
                     trace.name(*id),
                     maker.op.word()
                 );
@@ -103,13 +103,25 @@ fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
     let node = &trace.ir.nodes[n];
     let folds = node.op.spec().folds;
     if node.prologue.norm.is_some() && folds.norm == NormFold::No {
-        found.at(Code::A19, trace.ir, n, None, "it has a norm prologue, which it does not apply".into());
+        found.at(
+            Code::A19,
+            trace.ir,
+            n,
+            None,
+            "it has a norm prologue, which its operation does not support".into(),
+        );
     }
     if node.prologue.rope && !folds.rope {
-        found.at(Code::A19, trace.ir, n, None, "it has a rope prologue, which it does not apply".into());
+        found.at(
+            Code::A19,
+            trace.ir,
+            n,
+            None,
+            "it has a rope prologue, which its operation does not support".into(),
+        );
     }
     if node.prologue.kv_splits && folds.kv_splits != SplitFold::Combines {
-        let problem = "it has a prologue that combines KV splits, which it does not apply";
+        let problem = "it has a prologue that combines KV splits, which its operation does not support";
         found.at(Code::A19, trace.ir, n, None, problem.into());
     }
     let ends = match node.epilogue {
@@ -124,7 +136,7 @@ fn folded(trace: &ResolvedIr<'_>, n: usize, found: &mut Findings<'_>) {
             trace.ir,
             n,
             None,
-            format!("it has the epilogue {:?}, which it does not apply", node.epilogue),
+            format!("it has the epilogue {:?}, which its operation does not support", node.epilogue),
         );
     }
 }

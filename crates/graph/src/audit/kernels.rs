@@ -48,11 +48,11 @@ fn problems(
     let name = contract.name;
     if contract.op != op || contract.weight.is_some_and(|weight| Some(weight) != ty) {
         let format = ty.map_or_else(String::new, |ty| format!(" of {ty}"));
-        problems.push((Code::A72, format!("{name} does not do {}{format}", op.name())));
+        problems.push((Code::A72, format!("{name} does not implement {}{format}", op.name())));
     }
     if kernel.activation != contract.activation.name() {
         let (reads, says) = (contract.activation.name(), &kernel.activation);
-        problems.push((Code::A72, format!("{name} reads {reads} input, the plan says {says}")));
+        problems.push((Code::A72, format!("{name} reads {reads} input, but the plan has {says}")));
     }
     if contract.tier > bound.options.tier {
         let (needs, limit) = (contract.tier, bound.options.tier);
@@ -60,10 +60,10 @@ fn problems(
     }
     if contract.min_rows > bucket.min_rows() {
         let (min, rows) = (contract.min_rows, bucket.min_rows());
-        problems.push((Code::A73, format!("{name} is for {min} rows and more, there may be {rows}")));
+        problems.push((Code::A73, format!("{name} needs at least {min} rows, but a step may have {rows}")));
     }
     if contract.cache.is_some_and(|cache| cache != bound.options.cache) {
-        problems.push((Code::A47, format!("{name} is for another cache than {}", bound.options.cache)));
+        problems.push((Code::A47, format!("{name} does not support a cache of {}", bound.options.cache)));
     }
     problems
 }

@@ -41,11 +41,16 @@ pub(super) fn check(trace: &ResolvedIr<'_>, plan: &Plan, found: &mut Findings<'_
                 let size = elements.saturating_mul(value.dtype.bytes());
                 let to = from.saturating_add(size);
                 if to > plan.arena.bytes {
-                    let problem = format!("bytes {from} to {to} pass the arena's {}", plan.arena.bytes);
+                    let problem = format!("bytes {from} to {to} exceed the arena's {}", plan.arena.bytes);
                     found.add(Code::A61, value.layer, slot(), problem);
                 }
                 if from % LINE != 0 {
-                    found.add(Code::A63, value.layer, slot(), format!("it begins at byte {from}"));
+                    found.add(
+                        Code::A63,
+                        value.layer,
+                        slot(),
+                        format!("its offset {from} is not a multiple of {LINE}"),
+                    );
                 }
                 buffers.push(Buffer { value: v, from, to, first, last });
             }

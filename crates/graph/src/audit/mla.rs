@@ -252,7 +252,7 @@ fn rotated(
     if ropes != expected {
         let problem = match ropes {
             0 => "it is not rotated".to_owned(),
-            _ if expected == 0 => "it is rotated, and the model has no rotation".to_owned(),
+            _ if expected == 0 => "it is rotated, but the model has no rotation".to_owned(),
             _ => format!("it is rotated {ropes} times"),
         };
         found.at(Code::A43, trace.ir, n, Some(slot.into()), problem);

@@ -84,7 +84,7 @@ fn gaps(phases: &[usize], found: &mut Findings<'_>) {
     let last = phases.iter().copied().max().unwrap_or(0);
     // Before the vector below is allocated: a broken plan may name any phase.
     if last >= phases.len().max(1) {
-        found.add(Code::A53, None, None, format!("phase {last} is more than there are nodes"));
+        found.add(Code::A53, None, None, format!("phase {last} exceeds the number of nodes"));
         return;
     }
     let mut there = vec![false; last + 1];

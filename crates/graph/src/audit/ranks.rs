@@ -58,14 +58,13 @@ fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_
         // The residual that the node adds its terms to. It must be a partial sum itself.
         let sum = node.inputs.last().filter(|_| gives && matches!(node.epilogue, Epilogue::AddTo(_)));
         for id in node.inputs.iter().filter(|id| partial[id.0] && Some(*id) != sum) {
-            let problem = format!("{} is read before it was added up over the ranks", trace.name(*id));
+            let problem = format!("{} is read before it is summed over the ranks", trace.name(*id));
             found.at(Code::A90, ir, n, None, problem);
         }
         // The residual is equal on all ranks, so adding terms to it before the reduction would
         // count it once per rank.
         if let Some(id) = sum.filter(|id| !partial[id.0]) {
-            let problem =
-                format!("its terms are added to {}, which would count on every rank", trace.name(*id));
+            let problem = format!("its terms are added to {}, which every rank would count", trace.name(*id));
             found.at(Code::A90, ir, n, None, problem);
         }
         if gives {
@@ -73,7 +72,7 @@ fn sums(trace: &ResolvedIr<'_>, part: Option<&RankPart>, found: &mut Findings<'_
         }
     }
     for (name, _) in ir.outputs.iter().filter(|(_, id)| partial[id.0]) {
-        found.add(Code::A90, None, Some(name.clone()), "it was never added up over the ranks".into());
+        found.add(Code::A90, None, Some(name.clone()), "it is never summed over the ranks".into());
     }
 }
 

@@ -71,34 +71,34 @@ rules! {
         A16 "A node has the inputs, outputs and weights of its operation, each in a named slot.", "the pass that rewired the node";
         A17 "Only the residual stream crosses from layer to layer.", "the layers of maker and reader";
         A18 "An edge carries the dtype that its port takes: u32 ids or f32.", "the order of the node's inputs";
-        A19 "A prologue or epilogue stands only where the operation applies it.", "the folding pass";
+        A19 "A node has a prologue or epilogue only if its operation supports it.", "the folding pass";
     }
     "shapes" {
         A20 "A matmul reads rows as wide as its weight takes.", "the input's width against the weight's innermost dimension";
         A21 "A matmul makes rows as wide as its weight gives.", "the output's width against the weight's outputs";
-        A22 "Operations that keep a shape keep it.", "widths and heads of the operands";
+        A22 "Operations that preserve a shape have inputs and outputs of that shape.", "widths and heads of the operands";
         A23 "A norm's weight is as wide as what it scales.", "the norm's weight slot";
         A24 "A view is inside the value that it is a view of.", "offset, width and heads of the view";
         A25 "The rows of an edge agree on both sides.", "row counts: one per row of the batch, or one per expert of a row";
         A26 "Queries, latents and values of attention have the widths of the config.", "kv_lora, nope, rope and v";
-        A27 "A cache row or state is as large as its kind says.", "kv_lora + rope for latents, as the circuit's `cache` states it; heads · (nope + rope + v) for expanded ones; heads, width and taps of the recurrent layers for states";
+        A27 "A cache row or state has the size of its kind.", "kv_lora + rope for latents, as the circuit's `cache` states it; heads · (nope + rope + v) for expanded ones; heads, width and taps of the recurrent layers for states";
         A28 "Router, routing and experts agree on counts.", "experts, num_experts_per_tok and the stacked matrices";
-        A29 "A span has its result under its name, and as wide as the config says.", "`hidden` or `logits` among the outputs";
+        A29 "A span has its result under its name, with the width of the config.", "`hidden` or `logits` among the outputs";
     }
     "tensors" {
-        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor's name: architectures that Latent knows have no such tensor, and the model may compute something else with it. A file with tensors that were added or renamed needs its original names; `latent check` lists all of them. A circuit of your own (option `circuit`) reads it, or lists it under `unused`";
+        A30 "Every tensor of the file is used, or declared unused by the circuit.", "the tensor's name: no supported architecture has such a tensor, and the model may compute something else with it. A file with added or renamed tensors needs its original names; `latent check` lists all of them. A custom circuit (option `circuit`) can read it or list it under `unused`";
         A31 "No tensor is used by two weight slots.", "the two slots' names in the circuit";
         A32 "A node uses weights of its own layer.", "the layer of node and weight";
         A33 "Every weight is used.", "a pass that dropped a node or a weight";
         A34 "A node uses a weight in the slot that it was filled for.", "slot names of the node's weights";
-        A35 "Weights of a node stand in the circuit's order.", "a pass that swapped them: gate before up";
+        A35 "Weights of a node are in the circuit's order.", "a pass that swapped them: gate before up";
         A36 "A weight's tensors are in the file, with its type and shape.", "the weight's parts against the file's header";
         A37 "A weight is one tensor, or one for each of its matrices.", "the parts of a stacked weight";
         A38 "Every slot whose conditions hold is filled where a layer of that kind runs.", "a layer that lost an operation";
         A39 "A slot is filled once.", "two weights of one slot and layer";
     }
     "mla" {
-        A40 "What is cached as latent, expanded or absorbed has passed the latent norm.", "the norm between the projection and the store";
+        A40 "A latent is normed before it is cached, expanded or absorbed.", "the norm between the projection and the store";
         A41 "The latent norm is applied once.", "a norm node in addition to a norm prologue";
         A42 "The rope part comes from the raw projection, not from the normed latent.", "the input of the key's (or query's) rotation";
         A43 "Each rope part is rotated once, or never in a model without rotation.", "a rope node in addition to a rope prologue, or neither";
@@ -116,7 +116,7 @@ rules! {
         A53 "Every node has a phase, and phases have no gaps.", "the list of phases";
     }
     "memory" {
-        A60 "A value with a buffer of its own has a place.", "the memory plan";
+        A60 "A value with its own buffer has an offset.", "the memory plan";
         A61 "A buffer is inside the arena.", "its offset and size against the arena's";
         A62 "Buffers that live at the same time do not overlap.", "offsets against first and last phases";
         A63 "A buffer begins at a cache line.", "offsets that are multiples of 64 bytes";
@@ -133,13 +133,13 @@ rules! {
     "blocks and cache" {
         A80 "Blocks, layers and stages of a circuit fit together: the blocks that they name exist and are of the right kind, and each layer has one attention and one feed-forward block.", "`blocks`, `layers` and `stages` of the circuit";
         A81 "Each cache stream is written by one operation of its block and read by those that it names; no other operation uses the cache.", "`cache` of the attention block against its operations";
-        A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated, with the stated shared key behind the latent.", "`row` of the stream, and the pass that made the KV layer";
+        A82 "A layer has a KV layer for each cache stream of its attention block, as wide as stated, with the stated shared key after the latent.", "`row` of the stream, and the pass that made the KV layer";
         A83 "A store gets the parts of the stated row in order; those that are stated as rotated by position are, and no others.", "`row` of the stream against the inputs of the store";
         A84 "A recurrent layer has its states, and each is read and replaced once in a step, for every row, by one operation.", "the operations of the attention block that have a `recurrent` stream";
     }
     "ranks" {
-        A90 "What a rank has only a part of the terms of is added up over the ranks before anything but a sum with other such terms reads it.", "where insert_collectives put all_reduce, and the passes that moved or folded what reads the value";
-        A91 "Nothing else is added up over the ranks, and nothing twice.", "an all_reduce too many, or behind a value that every rank has the whole of";
+        A90 "A partial sum is summed over the ranks before any node reads it, except additions of other partial sums.", "where insert_collectives put all_reduce, and the passes that moved or folded what reads the value";
+        A91 "Only partial sums are summed over the ranks, and each of them once.", "a redundant all_reduce, or one after a value that is complete on every rank";
         A92 "Rows of the residual stream are received before a rank's layers and sent after them, where other ranks have layers before and after, and nowhere else.", "receive_rows and send_rows against the rank's part";
     }
 }

@@ -156,8 +156,8 @@ impl StatedShapes {
         for (port, expected) in self.inputs.iter().filter(|(port, _)| port.optional) {
             let elements = expected.as_ref().map_or(0, |dimensions| dimensions.iter().product());
             if (elements > 0) != node.input_at(port.name).is_some() {
-                let is = if elements > 0 { "left out" } else { "there" };
-                let text = format!("it is {is}, and the config gives it {elements} elements");
+                let is = if elements > 0 { "missing" } else { "present" };
+                let text = format!("it is {is}, but the config gives it {elements} elements");
                 shapes.wrong(node.op.spec().shape_rule, port.name.to_owned(), text);
             }
         }
@@ -257,7 +257,7 @@ fn routing(trace: &ResolvedIr<'_>, n: usize, node: &Node, found: &mut Findings<'
         if let Some(maker) = trace.maker(*id, node.path)
             && routing(&trace.ir.nodes[maker]) != routing(node)
         {
-            let problem = "its rows were sorted by another routing than it undoes".into();
+            let problem = "its rows were sorted by a different routing than it reverses".into();
             found.at(Code::A28, trace.ir, n, Some("topk_ids".into()), problem);
         }
     }

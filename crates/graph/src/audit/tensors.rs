@@ -125,7 +125,7 @@ impl<'a> AuditedTensors<'a> {
             let problem = match self.take(weight, &part.tensor, found) {
                 None => "it is not in the file".to_owned(),
                 Some(tensor) if tensor.ty != weight.ty => {
-                    format!("it is stored as {}, the weight says {}", tensor.ty, weight.ty)
+                    format!("it is stored as {}, but the weight has type {}", tensor.ty, weight.ty)
                 }
                 Some(tensor) if tensor.elements != each => {
                     format!("its shape is {:?}, but {} has {each} elements", tensor.shape, weight.label())
@@ -153,7 +153,7 @@ impl<'a> AuditedTensors<'a> {
         let first = *tensor.reader.get_or_insert(weight);
         // The head of a tied model reads the embedding: one slot, used in two spans.
         if (&first.slot, first.layer) != (&weight.slot, weight.layer) {
-            let problem = format!("{} is made of it, and slot {} too", weight.label(), first.slot);
+            let problem = format!("{} is made of it, but so is slot {}", weight.label(), first.slot);
             found.add(Code::A31, weight.layer, Some(format!("tensor {name}")), problem);
         }
         Some(tensor)
@@ -191,7 +191,7 @@ impl<'a> UnusedAllowance<'a> {
             let index = |start: &str| name.strip_prefix(start)?.split('.').next()?.parse::<usize>().ok();
             let layer = index("blk.").or_else(|| index("model.layers."));
             if let Some(layer) = layer.filter(|layer| self.layers.contains(layer)) {
-                return Some(format!("layer {layer} predicts further tokens; it is kept and not run"));
+                return Some(format!("layer {layer} is an MTP layer, which is kept but not run"));
             }
             self.circuit.unused.iter().find_map(|spec| {
                 let pattern = if naming == TensorNaming::Gguf { &spec.gguf } else { &spec.hf };
@@ -217,7 +217,7 @@ pub(super) fn check_ir(
             let weight = ir.weight(*id);
             read[id.0] = true;
             if weight.slot != *slot {
-                let problem = format!("it was filled as {}", weight.label());
+                let problem = format!("it was filled by {}", weight.label());
                 found.at(Code::A34, ir, n, Some(slot.clone()), problem);
             }
             of_layer(ir, n, weight, found);
@@ -268,7 +268,7 @@ fn in_order(circuit: &Circuit, ir: &Ir, n: usize, found: &mut Findings<'_>) {
         // Kernels take weights by position: gate and up swapped would still fit every shape.
         let swapped = specs.any(|spec| place(spec, 0).zip(place(spec, 1)).is_some_and(|(a, b)| a > b));
         if swapped {
-            let problem = format!("the circuit names {} before it", pair[1].0);
+            let problem = format!("the circuit lists {} before it", pair[1].0);
             found.at(Code::A35, ir, n, Some(pair[0].0.clone()), problem);
         }
     }

@@ -82,7 +82,7 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
                 ir,
                 n,
                 None,
-                format!("value {} does not exist; there are {}", id.0, ir.values.len()),
+                format!("value {} does not exist; the IR has {}", id.0, ir.values.len()),
             );
         }
         let weights = node.weights.iter().map(|(_, id)| id).chain(&node.prologue.norm);
@@ -92,7 +92,7 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
                 ir,
                 n,
                 None,
-                format!("weight {} does not exist; there are {}", id.0, ir.weights.len()),
+                format!("weight {} does not exist; the IR has {}", id.0, ir.weights.len()),
             );
         }
         if let Some(id) = node.kv_layer.filter(|id| id.0 >= ir.kv_layers.len()) {
@@ -101,7 +101,7 @@ fn indices(ir: &Ir, found: &mut Findings<'_>) -> bool {
                 ir,
                 n,
                 None,
-                format!("KV layer {} does not exist; there are {}", id.0, ir.kv_layers.len()),
+                format!("KV layer {} does not exist; the IR has {}", id.0, ir.kv_layers.len()),
             );
         }
     }
@@ -135,7 +135,7 @@ fn places(ir: &Ir, found: &mut Findings<'_>) -> Option<Vec<ValuePlace>> {
                     // More views than values: the chain repeats.
                     if chain.len() > ir.values.len() {
                         let value = &ir.values[start];
-                        let problem = "it is, through others, a view of itself".into();
+                        let problem = "it is a view of itself through other views".into();
                         found.add(Code::A24, value.layer, Some(format!("value {}", value.name)), problem);
                         return None;
                     }

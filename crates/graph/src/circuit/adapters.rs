@@ -166,7 +166,8 @@ impl AdapterPairs<'_> {
                 }
                 // Experts are multiplied in one grouped operation, so type and factor must agree.
                 if *ty.get_or_insert(found) != found || pair.factor != first.factor {
-                    let problem = "its matrices have another type, rank or alpha than those of the layer's first expert; merge it with `latent quantize --merge-lora`";
+                    let problem = "its matrices differ in type, rank or alpha from those of the layer's \
+                                   first expert; merge it with `latent quantize --merge-lora`";
                     return Err(refused(self.adapter, &pair.target, problem.into()));
                 }
                 parts.push(WeightPart { tensor: tensor.clone(), scale: None });
@@ -216,7 +217,8 @@ fn why_unused(target: &str, tensors: &dyn TensorIndex) -> String {
     if has(&["token_embd", "embed_tokens", "word_embeddings"]) {
         "adapters of the embedding are not applied while a model runs; merge it with `latent quantize --merge-lora`".into()
     } else if has(&["attn_k_b", "attn_v_b"]) {
-        "adapters of the halves of kv_b are not supported; convert the adapter from PEFT with `latent convert`, which keeps kv_b whole"
+        "adapters of the halves of kv_b are not supported; convert the adapter from PEFT with `latent \
+         convert`, which does not split kv_b"
             .into()
     } else if tensors.find(target).is_some() {
         "no matmul of the model reads this tensor; remove it from the adapter".into()

@@ -52,11 +52,11 @@ impl Parser<'_> {
 
     fn factor(&mut self, depth: usize) -> Result<usize, String> {
         if depth > MAX_DEPTH {
-            return Err("a size nests too deep".into());
+            return Err("a size is nested too deeply".into());
         }
         if self.take('(') {
             let value = self.sum(depth + 1)?;
-            return if self.take(')') { Ok(value) } else { Err("a size lacks ')'".into()) };
+            return if self.take(')') { Ok(value) } else { Err("a size is missing a ')'".into()) };
         }
         let word_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
         // Skips spaces before a word or number.
@@ -66,7 +66,7 @@ impl Parser<'_> {
         self.rest = rest;
         match word.parse() {
             Ok(number) => Ok(number),
-            Err(_) => (self.dimension)(word).ok_or_else(|| format!("no dimension is called {word:?}")),
+            Err(_) => (self.dimension)(word).ok_or_else(|| format!("unknown dimension {word:?}")),
         }
     }
 }

@@ -111,7 +111,7 @@ impl Circuit {
             Some((last, before)) if last == layers => self.block_names(stage, before, BlockKind::Embed),
             _ => {
                 let word = String::from(layers.clone());
-                Err(self.stage(stage, format!("it does not end in `{word}`, as this stage must")))
+                Err(self.stage(stage, format!("this stage must end in `{word}`")))
             }
         }
     }
@@ -155,7 +155,7 @@ impl Circuit {
                 let word = String::from(other.clone());
                 Err(self.stage(
                     stage,
-                    format!("`{word}` has no place there, only a block of kind {}", kind.name()),
+                    format!("`{word}` is not allowed there, expected a block of kind {}", kind.name()),
                 ))
             }
         };

@@ -312,7 +312,7 @@ impl Circuit {
         let pattern = pattern.ok_or_else(|| GraphError::MissingTensor {
             file: index.file(),
             tensor: slot.to_owned(),
-            hint: "files of this kind have no name for this slot".into(),
+            hint: "this file format has no name for this slot".into(),
         })?;
         let of_layer =
             |name: &String| layer.map_or_else(|| name.clone(), |l| name.replace("{layer}", &l.to_string()));
@@ -330,7 +330,8 @@ impl Circuit {
         let prefix = found(&first).copied().unwrap_or("");
         if pattern.contains("{expert}") && shape.len() != 3 {
             let problem = format!(
-                "slot {slot:?} has a tensor for each expert, so that its shape needs three dimensions, not {shape:?}"
+                "slot {slot:?} has one tensor per expert, so its shape must have three dimensions, not \
+                 {shape:?}"
             );
             return Err(self.error(CircuitError::Contradiction(problem)));
         }
@@ -353,8 +354,8 @@ fn check_part(name: &str, shape: &[usize], index: &dyn TensorIndex) -> Result<Te
             tensor: name.to_owned(),
             hint: match name.contains(".indexer.") {
                 true => format!(
-                    "it selects the tokens of sparse attention, and the file is incomplete or was made without indexers: use another file, or give {} \
-                     (which is the same up to index_topk tokens)",
+                    "it selects the tokens of sparse attention; the file is incomplete or was made without \
+                     indexers: use another file, or set {} (the same result up to index_topk tokens)",
                     Setting::SparseAttention.to("off")
                 ),
                 false => {

@@ -71,9 +71,9 @@ fn between(path: &str, one: &Value, other: &Value) -> Option<String> {
         }
         (Value::Number(a), Value::Number(b)) => {
             let (a, b) = (a.as_f64()?, b.as_f64()?);
-            (!close(a, b)).then(|| format!("{path} is {a}, and would be read as {b}"))
+            (!close(a, b)).then(|| format!("{path} is {a}, but would be read back as {b}"))
         }
         _ if one == other => None,
-        _ => Some(format!("{path} is {one}, and would be read as {other}")),
+        _ => Some(format!("{path} is {one}, but would be read back as {other}")),
     }
 }

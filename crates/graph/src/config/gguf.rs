@@ -15,7 +15,7 @@ use super::{AttentionShape, IndexerShape, KvForm, ModelConfig, OutputGate, Query
 pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Result<ModelConfig, ConfigError> {
     let general = Reader::gguf(keys, "general.");
     let Some(name) = general.text("architecture")? else {
-        return Err(general.missing("architecture", "without it nothing else can be understood"));
+        return Err(general.missing("architecture", "it determines how all other keys are read"));
     };
     let Some(architecture) = ARCHITECTURES.iter().find(|a| a.name == name) else {
         let known = ARCHITECTURES.iter().map(|a| a.name.to_owned()).collect();
@@ -108,7 +108,7 @@ impl GgufConfig<'_> {
     fn embedding(&self) -> Result<(usize, usize), ConfigError> {
         let tensor = "token_embd.weight";
         let Some(shape) = self.tensors.shape(tensor) else {
-            let hint = "it is the embedding; a file without tensors holds a vocabulary only and cannot run";
+            let hint = "it is the embedding; a vocabulary-only file cannot run";
             return Err(self.keys.missing_tensor(tensor, hint));
         };
         let [rows, columns] = shape[..] else {
@@ -203,7 +203,7 @@ impl GgufConfig<'_> {
         let Some(scale) = scale.filter(|scale| *scale != 0.0 && self.architecture.deepseek) else {
             return Ok(None);
         };
-        let hint = "over how many positions the attention temperature is constant";
+        let hint = "the number of positions with the same attention temperature";
         let length = self.keys.need_size("attention.temperature_length", limits::CONTEXT, hint)?;
         Ok(Some(Temperature { scale, length }))
     }
@@ -232,7 +232,7 @@ impl GgufConfig<'_> {
             return Err(reader.wrong(
                 "rope.dimension_count",
                 rope,
-                "an even number: rotated numbers come in pairs",
+                "an even number: rotated elements come in pairs",
             ));
         }
         let (whole_key, whole, v) = self.head_keys()?;
@@ -285,7 +285,7 @@ impl GgufConfig<'_> {
                 // Split tensors came with the `*_mla` keys. `key_length` would be the width of the
                 // cached row and give a wrong scale.
                 if !stored("attn_kv_b.weight") && stored("attn_k_b.weight") {
-                    let hint = "it says a query head's width in files with split attn_k_b and attn_v_b";
+                    let hint = "it is the width of a query head in files with split attn_k_b and attn_v_b";
                     return Err(keys.missing("attention.key_length_mla", hint));
                 }
                 let key =
@@ -299,7 +299,9 @@ impl GgufConfig<'_> {
     /// llama.cpp's converter writes them, or by the single matrix of the published safetensors.
     fn query_gate(&self, a: &AttentionShape) -> Result<QueryGate, ConfigError> {
         let Some(rank) = a.q_lora_rank else {
-            return Err(self.keys.missing("attention.q_lora_rank", "the output gate is made of this latent"));
+            return Err(self
+                .keys
+                .missing("attention.q_lora_rank", "the output gate is computed from this latent"));
         };
         let (queries, gate) =
             (self.attention_tensor("attn_q_b.weight"), self.attention_tensor("attn_gate.weight"));
@@ -393,7 +395,7 @@ impl GgufConfig<'_> {
         }
         let Some(stored) = self.tensors.shape(combined) else {
             let hint =
-                format!("keys and values are expanded from the latent by it (or by {split} and attn_v_b)");
+                format!("it expands the latent to keys and values (alternatively: {split} and attn_v_b)");
             return Err(self.keys.missing_tensor(combined, hint));
         };
         // Without a key: the outputs per head minus nope. `hidden / heads` only fills in for the

@@ -102,10 +102,7 @@ impl GgufConfig<'_> {
             // An explicit false overrides a stated bound.
             Some(false) => None,
             Some(true) => Some(bound.ok_or_else(|| {
-                keys.missing(
-                    "kda.gate_lower_bound",
-                    "kda.safe_gate says that the log decay has a lower bound",
-                )
+                keys.missing("kda.gate_lower_bound", "kda.safe_gate requires a lower bound of the log decay")
             })?),
             None => bound,
         };

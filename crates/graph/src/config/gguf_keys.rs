@@ -40,7 +40,7 @@ impl ModelConfig {
     /// that they are read back as the same config.
     pub fn gguf_keys(&self, indexer: Option<&Indexer>) -> Result<KeyList, InexpressibleModel> {
         let Some(architecture) = architecture(self) else {
-            let what = format!("no GGUF file has the architecture {}", self.architecture);
+            let what = format!("{} is not a GGUF architecture", self.architecture);
             return Err(InexpressibleModel { file: "a GGUF file".into(), what });
         };
         let mut keys = KeyList::new(architecture.name);

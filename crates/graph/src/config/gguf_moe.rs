@@ -31,8 +31,7 @@ pub(super) fn layer_kinds(
         // `expert_count` is missing or 0: a dense model, unless routers are stored.
         None => match (0..layers).find(|layer| routed(*layer)) {
             Some(layer) => {
-                let hint =
-                    format!("it says how many experts the router blk.{layer}.ffn_gate_inp chooses from");
+                let hint = format!("it is the number of experts of the router blk.{layer}.ffn_gate_inp");
                 return Err(reader.missing("expert_count", hint));
             }
             None => blocks,
@@ -70,7 +69,7 @@ pub(super) fn intermediate_size(
             sizes.into_iter().zip(kinds).filter(|(_, k)| **k == LayerKind::Dense).map(|(s, _)| s).collect()
         }
         None if kinds.contains(&LayerKind::Dense) => {
-            return Err(gguf.keys.missing(key, "it says the width of the dense feed-forward blocks"));
+            return Err(gguf.keys.missing(key, "it is the width of the dense feed-forward blocks"));
         }
         None => return Ok(0),
     };

@@ -103,9 +103,7 @@ fn yarn(
 ) -> Result<(RopeScaling, f64), ConfigError> {
     let keys = &gguf.keys;
     let Some(factor) = factor(gguf)? else {
-        return Err(
-            keys.missing("rope.scaling.factor", "YaRN needs to know how much longer the context became")
-        );
+        return Err(keys.missing("rope.scaling.factor", "YaRN needs the factor of the context extension"));
     };
     // llama.cpp takes β from its command line only. Here the file's keys count: Kimi-K2 was trained
     // with β_fast 1.

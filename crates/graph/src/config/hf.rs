@@ -48,7 +48,7 @@ pub(super) fn read(keys: &dyn MetadataKeys, tensors: &dyn ConfigTensors) -> Resu
     // An indexer without `index_topk` cannot be ignored: dense attention would give other results.
     let stored = config.layer_tensor(0, "self_attn.indexer.wk.weight");
     if index_topk.is_none() && config.tensors.has(&stored) {
-        let hint = format!("{stored} belongs to an indexer, and the key says how many tokens it selects");
+        let hint = format!("{stored} belongs to an indexer, which needs the number of tokens to select");
         return Err(config.text.missing("index_topk", hint));
     }
     let described = Indexer::of_config_json(&config.text)?;
@@ -165,10 +165,11 @@ impl HfConfig<'_> {
             let other = format!("model.language_model.{}", name.trim_start_matches("model."));
             let hint = match self.tensors.has(&other) {
                 true => format!(
-                    "the folder has {other}: it was saved under the names of a Transformers class; Latent reads the published names, model.… or \
-                     language_model.model.…: save it again with Transformers 5, or rename its tensors"
+                    "the folder has {other}, a name of a Transformers class; expected the published names, \
+                     model.… or language_model.model.…: save it again with Transformers 5, or rename its \
+                     tensors"
                 ),
-                false => "it is the embedding, without which nothing runs".into(),
+                false => "it is the embedding, which every model needs".into(),
             };
             return Err(self.text.missing_tensor(&name, hint));
         };
@@ -254,12 +255,12 @@ impl HfConfig<'_> {
             }
             (Some(_), None) => Err(self
                 .text
-                .missing_tensor(&tensor, "q_lora_rank says that queries have a low-rank projection")),
+                .missing_tensor(&tensor, "q_lora_rank requires a low-rank projection of the queries")),
             // null means direct projection. With the tensor stored, running without it would be
             // wrong.
             (None, Some(shape)) => {
                 let hint =
-                    format!("it says the rank of the queries' projection; tensor {tensor} has {shape:?}");
+                    format!("it is the rank of the queries' projection; tensor {tensor} has {shape:?}");
                 Err(self.text.missing("q_lora_rank", hint))
             }
             _ => Ok(rank),
@@ -357,7 +358,7 @@ impl HfConfig<'_> {
             Some(size) => Ok(size),
             None => Err(self
                 .text
-                .missing("intermediate_size", "it says the width of the dense feed-forward blocks")),
+                .missing("intermediate_size", "it is the width of the dense feed-forward blocks")),
         }
     }
 

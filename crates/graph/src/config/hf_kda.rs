@@ -59,7 +59,7 @@ impl HfConfig<'_> {
                 complete = false;
                 continue;
             };
-            let expected = || format!("a list of layers, counted from 1 to {layers}, each in one list");
+            let expected = || format!("a list of layer numbers from 1 to {layers}, each in one list only");
             let MetadataValue::List(numbers) = &field else {
                 return Err(linear.wrong(key, &field, expected()));
             };
@@ -137,7 +137,8 @@ impl HfConfig<'_> {
             }
             None => Err(self.text.missing(
                 "layer_types",
-                "it says which layers have linear attention (KDA), as does linear_attn_config or layer_group_size",
+                "it, linear_attn_config or layer_group_size determines which layers have linear attention \
+                 (KDA)",
             )),
         }
     }
@@ -171,8 +172,8 @@ impl HfConfig<'_> {
             ["linear_conv_kernel_dim", "short_conv_kernel_size"],
             limits::TAPS,
         )?;
-        let missing = |key, what: &str| self.text.missing(key, format!("it says {what}"));
-        let heads = heads.ok_or_else(|| missing("num_attention_heads", "how many heads a layer has"))?;
+        let missing = |key, what: &str| self.text.missing(key, format!("it is {what}"));
+        let heads = heads.ok_or_else(|| missing("num_attention_heads", "the number of heads per layer"))?;
         let width = width.ok_or_else(|| missing("head_dim", "the width of a head with a recurrent state"))?;
         let taps = taps.unwrap_or(DEFAULT_TAPS);
         let bound = self.text.real("kda_lower_bound", limits::DECAY_BOUND)?;
@@ -180,8 +181,7 @@ impl HfConfig<'_> {
             // Ling-3.0's class defaults to a bound; `kda_safe_gate: false` turns it off.
             Some(false) => None,
             Some(true) => Some(bound.or(defaults.lower_bound).ok_or_else(|| {
-                self.text
-                    .missing("kda_lower_bound", "kda_safe_gate says that the log decay has a lower bound")
+                self.text.missing("kda_lower_bound", "kda_safe_gate requires a lower bound of the log decay")
             })?),
             None => bound.or(defaults.lower_bound),
         };

@@ -36,7 +36,7 @@ impl ModelConfig {
             first.get_or_insert_with(|| format!("with model_type {}, {what}", family.model_type));
         }
         let what = first.unwrap_or_else(|| {
-            format!("no model_type stands for the architecture {} of GGUF files", self.architecture)
+            format!("no model_type corresponds to the GGUF architecture {}", self.architecture)
         });
         Err(InexpressibleModel { file: "config.json".into(), what })
     }

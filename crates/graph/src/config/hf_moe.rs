@@ -47,7 +47,7 @@ fn sparse_kinds(
     // Transformers 5 writes a list of kinds; the models' own code has `first_k_dense_replace` and
     // `moe_layer_freq`.
     if let Some(field) = text.field("mlp_layer_types") {
-        let expected = format!("a list of {layers} texts, each \"dense\" or \"sparse\"");
+        let expected = format!("a list of {layers} strings, each \"dense\" or \"sparse\"");
         let MetadataValue::List(names) = &field else {
             return Err(text.wrong("mlp_layer_types", field, expected));
         };
@@ -108,8 +108,7 @@ fn check_router(
     let name = config.layer_tensor(layer, "mlp.gate.weight");
     match config.tensors.shape(&name) {
         None => {
-            let hint =
-                format!("the keys say that layer {layer} is the first with experts, which need a router");
+            let hint = format!("layer {layer} is the first with experts, which need a router");
             Err(config.text.missing_tensor(&name, hint))
         }
         Some(shape) if shape != [experts, hidden] => {
@@ -141,7 +140,10 @@ fn router(config: &HfConfig<'_>, defaults: &RouterDefaults, layer: usize) -> Res
         (Some(normalise), Some(scale), _) => (normalise, scale),
         (normalise, scale, Some(default)) => (normalise.unwrap_or(default.0), scale.unwrap_or(default.1)),
         (None, _, None) => {
-            return Err(text.missing("norm_topk_prob", "it says whether expert weights sum to 1"));
+            return Err(text.missing(
+                "norm_topk_prob",
+                "it determines whether expert weights are normalized to a sum of 1",
+            ));
         }
         (_, None, None) => {
             return Err(text.missing_key(&keys::EXPERT_SCALE));

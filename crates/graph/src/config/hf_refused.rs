@@ -32,7 +32,7 @@ const REFUSED: [UnsupportedKey; 13] = [
         // DeepSeek-VL2's smallest model has the class of the others and ordinary attention.
         key: "use_mla",
         neutral: |field| *field == MetadataValue::Flag(true),
-        expected: "true: without Multi-head Latent Attention it is another architecture",
+        expected: "true: models without Multi-head Latent Attention are not supported",
     },
     UnsupportedKey {
         // Hyper-connections: several residual streams (DeepSeek-V4, Hy4). One stream is the
@@ -53,8 +53,8 @@ const REFUSED: [UnsupportedKey; 13] = [
     zero("logit_softcap", "null: capped logits are not supported"),
     zero("swiglu_limit", "null: clamped activations are not supported"),
     // Two names of one feature: experts that return their input (identity experts).
-    zero("zero_expert_num", "0: experts that pass their input on are not supported"),
-    zero("num_zero_experts", "0: experts that pass their input on are not supported"),
+    zero("zero_expert_num", "0: identity experts are not supported"),
+    zero("num_zero_experts", "0: identity experts are not supported"),
     zero("kv_source_layers", "null: latents shared between layers are not supported"),
 ];
 

@@ -78,8 +78,8 @@ pub(super) fn replaced(text: &Reader<'_>, family: &ModelFamily) -> Result<Option
     let Some(lost) = replaced_base(text)? else { return Ok(None) };
     let base = base(text, parameters(text)?.as_ref(), family)?;
     let warning = format!(
-        "{file}: rope_scaling takes the place of rope_parameters, as in Transformers: rope_theta is {base:?}, and not {lost:?} as in \
-         rope_parameters; state rope_theta in rope_scaling to choose it",
+        "{file}: rope_scaling replaces rope_parameters, as in Transformers: rope_theta is {base:?}, not \
+         {lost:?} as in rope_parameters; set rope_theta in rope_scaling to choose it",
         file = text.file()
     );
     Ok((base != lost).then_some(warning))
@@ -109,7 +109,7 @@ pub(super) fn read(
         return Ok(HfRope { spec: RopeSpec::none(), score_scale: 1.0 });
     }
     if !dims.is_multiple_of(2) {
-        let expected = "an even number: rotated numbers come in pairs";
+        let expected = "an even number: rotated elements come in pairs";
         return Err(text.wrong("qk_rope_head_dim", dims, expected));
     }
     let parameters = parameters(text)?;
@@ -153,11 +153,11 @@ fn scaling(p: &Reader<'_>, dims: usize, context: usize) -> Result<(RopeScaling, 
     match kind.as_deref() {
         // Parameters with θ alone.
         None if p.field("factor").is_none() => Ok((RopeScaling::None, 1.0)),
-        None => Err(p.missing("rope_type", "a factor without a kind of scaling means nothing")),
+        None => Err(p.missing("rope_type", "a factor requires a scaling type")),
         // New-form `rope_parameters` always have a type; "default" carries only θ.
         Some("default" | "none") => Ok((RopeScaling::None, 1.0)),
         Some("linear") => {
-            let factor = p.need_real("factor", limits::ROPE_FACTOR, "how much longer the context became")?;
+            let factor = p.need_real("factor", limits::ROPE_FACTOR, "the factor of the context extension")?;
             Ok((RopeScaling::Linear { factor }, 1.0))
         }
         // "deepseek_yarn" is the type's name in vLLM.
@@ -177,7 +177,7 @@ fn yarn(p: &Reader<'_>, context: usize) -> Result<(RopeScaling, f64), ConfigErro
     let original = p.need_size(
         "original_max_position_embeddings",
         limits::CONTEXT,
-        "the context of the first training, which YaRN needs",
+        "the original context length, which YaRN needs",
     )?;
     let factor = match p.real("factor", limits::ROPE_FACTOR)? {
         Some(factor) => factor,
@@ -194,7 +194,7 @@ fn yarn(p: &Reader<'_>, context: usize) -> Result<(RopeScaling, f64), ConfigErro
     }
     // `yarn_range` rounds to whole pairs, as DeepSeek's code does.
     if p.flag("truncate")? == Some(false) {
-        return Err(p.not_computed("truncate", false, "true: ramps between whole pairs only are supported"));
+        return Err(p.not_computed("truncate", false, "true: only ramps between whole pairs are supported"));
     }
     // Defaults of DeepSeek's `DeepseekV2YarnRotaryEmbedding`: without `mscale_all_dim` only cos and
     // sin grow.
@@ -223,7 +223,7 @@ fn longrope(p: &Reader<'_>, dims: usize, context: usize) -> Result<RopeScaling, 
     let original = p.size("original_max_position_embeddings", limits::CONTEXT)?.unwrap_or(context);
     let list = |key: &str| -> Result<Vec<f64>, ConfigError> {
         p.reals(key, limits::LONG_FACTOR, dims / 2)?
-            .ok_or_else(|| p.missing(key, format!("it lists {} factors, one a rotated pair", dims / 2)))
+            .ok_or_else(|| p.missing(key, format!("it lists {} factors, one per rotated pair", dims / 2)))
     };
     let (short, long) = (list("short_factor")?, list("long_factor")?);
     // MiniCPM3 has no `factor`; Transformers derives it in the same way.
@@ -246,7 +246,7 @@ pub(super) fn temperature(text: &Reader<'_>) -> Result<Option<Temperature>, Conf
     let Some(scale) = reader.real(key, limits::TEMPERATURE)?.filter(|scale| *scale != 0.0) else {
         return Ok(None);
     };
-    let hint = "over how many positions the attention temperature is constant";
+    let hint = "the number of positions with the same attention temperature";
     let length = reader.need_size("original_max_position_embeddings", limits::CONTEXT, hint)?;
     Ok(Some(Temperature { scale, length }))
 }

@@ -88,7 +88,7 @@ impl Indexer {
         }
         // The first layer has no earlier selection to share.
         if full.first() != Some(&true) {
-            let expected = "\"full\": no layer before the first has chosen tokens that it could share";
+            let expected = "\"full\": layer 0 has no earlier layer to share selected tokens with";
             return Err(keys.wrong(key, "\"shared\" for layer 0", expected));
         }
         // MTP layers have their own.

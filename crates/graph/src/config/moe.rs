@@ -25,15 +25,13 @@ pub(super) fn check(reader: &Reader<'_>, moe: &MoeShape) -> Result<(), ConfigErr
     }
     let size = experts / groups;
     if groups > 1 && moe.router.group_score == GroupScore::TopTwoSum && size < 2 {
-        let expected = format!("at most {}: a group is judged by its two best experts", experts / 2);
+        let expected = format!("at most {}: groups are ranked by their two best experts", experts / 2);
         return Err(reader.wrong(groups_key, groups, expected));
     }
     // Otherwise masked experts would be selected.
     if used > groups_used * size {
-        let expected = format!(
-            "at most {}: {groups_used} groups of {size} experts stay in the choice",
-            groups_used * size
-        );
+        let expected =
+            format!("at most {}: {groups_used} groups of {size} experts are selected", groups_used * size);
         return Err(reader.wrong(used_key, used, expected));
     }
     Ok(())

@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn missing_key<T>(&self, key: &ConfigKey<T>) -> ConfigError {
-        self.missing(self.key(key), format!("it says {}", key.meaning))
+        self.missing(self.key(key), format!("it is {}", key.meaning))
     }
 
     /// A reader of the keys below `prefix`, relative to this one.
@@ -136,7 +136,7 @@ impl<'a> Reader<'a> {
         range: RangeInclusive<usize>,
         what: &str,
     ) -> Result<usize, ConfigError> {
-        self.size(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
+        self.size(key, range)?.ok_or_else(|| self.missing(key, format!("it is {what}")))
     }
 
     /// One integer for all layers, or a list with one per layer (`layers` long).
@@ -157,7 +157,7 @@ impl<'a> Reader<'a> {
             MetadataValue::List(_) | MetadataValue::Count(_) => Err(self.wrong(
                 key,
                 &field,
-                format!("an integer, or a list of {layers} integers, one a layer"),
+                format!("an integer, or a list of {layers} integers, one per layer"),
             )),
             // One number stands for all layers.
             _ => Ok(Some(vec![self.as_size(key, &field, &range)?; layers])),
@@ -196,7 +196,7 @@ impl<'a> Reader<'a> {
         range: RangeInclusive<f64>,
         what: &str,
     ) -> Result<f64, ConfigError> {
-        self.real(key, range)?.ok_or_else(|| self.missing(key, format!("it says {what}")))
+        self.real(key, range)?.ok_or_else(|| self.missing(key, format!("it is {what}")))
     }
 
     /// A list of `count` finite numbers within `range`.

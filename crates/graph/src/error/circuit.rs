@@ -60,12 +60,14 @@ pub enum CircuitError {
     },
     /// A weight slot that the block does not have.
     #[error(
-        "block {block}: {op} uses weight slot {slot:?}, which neither this block nor one of the whole model declares"
+        "block {block}: {op} uses weight slot {slot:?}, which neither this block nor a model-wide block \
+         declares"
     )]
     UnknownSlot { block: String, op: String, slot: String },
     /// One slot name in two blocks that can belong to one layer or to the model.
     #[error(
-        "weight slot {slot:?} is declared by block {first} and by block {second}, which one layer or the model may have both"
+        "weight slot {slot:?} is declared by blocks {first} and {second}, which one layer or the model can \
+         both contain"
     )]
     SlotTwice { slot: String, first: String, second: String },
     /// A layer without an applicable rule.
@@ -77,7 +79,8 @@ pub enum CircuitError {
     },
     /// Two applicable rules for one layer.
     #[error(
-        "layers: two rules under {part:?} hold for layer {layer}, those of block {first} and of block {second}"
+        "layers: two rules under {part:?} apply to layer {layer}, those of block {first} and of block \
+         {second}"
     )]
     TwoLayerRules {
         /// `attention` or `feed_forward`.
@@ -97,7 +100,8 @@ pub enum CircuitError {
     },
     /// A stage that the form allows and no engine runs yet.
     #[error(
-        "stage {stage}: nothing runs it yet; a model is run in two stages, from tokens to hidden and from hidden to logits"
+        "stage {stage} is not supported; a model has two stages, from tokens to hidden and from hidden to \
+         logits"
     )]
     StageNotRun { stage: String },
     /// The `else` of an optional weight slot names an unknown slot.
@@ -118,7 +122,7 @@ pub enum CircuitError {
         problem: CacheError,
     },
     /// An operation that uses the cache without a declared stream.
-    #[error("block {block}: {op} {does} the cache, but no stream under `cache` says so")]
+    #[error("block {block}: {op} {does} the cache, but no stream under `cache` declares it")]
     NoStream {
         block: String,
         op: String,
@@ -149,32 +153,33 @@ pub enum CircuitError {
 #[non_exhaustive]
 pub enum CacheError {
     /// A stream of a block that is not an attention block.
-    #[error("a block of kind {kind} keeps nothing; only attention blocks have a cache")]
+    #[error("a block of kind {kind} cannot have a cache; only attention blocks can")]
     NotAttention {
         /// The kind of the block.
         kind: &'static str,
     },
     /// Its writer is not in the block, or does not write to the cache.
     #[error(
-        "nothing writes it: `written_by` is {op:?}, and the block has no such operation that stores rows"
+        "no operation writes it: `written_by` is {op:?}, but the block has no such operation that stores rows"
     )]
     NeverWritten {
         /// What `written_by` says.
         op: String,
     },
     /// It has no readers.
-    #[error("nothing reads it: `read_by` is empty")]
+    #[error("no operation reads it: `read_by` is empty")]
     NoReader,
     /// A reader is not in the block, or does not read the cache.
     #[error(
-        "nothing reads it: `read_by` names {op:?}, and the block has no such operation that reads the cache"
+        "no operation reads it: `read_by` names {op:?}, but the block has no such operation that reads the \
+         cache"
     )]
     NeverRead {
         /// What `read_by` says.
         op: String,
     },
     /// Several operations of the block match `written_by`.
-    #[error("{count} operations {op} may write it; one does")]
+    #[error("{count} operations {op} could write it, expected one")]
     WrittenTwice {
         op: String,
         /// Number of such operations.
@@ -184,7 +189,7 @@ pub enum CacheError {
     #[error("its row has {value:?}, which is not an input of {op}")]
     RowValue { value: String, op: String },
     /// A per-token stream without a row, a recurrent one without a shape, or one with both.
-    #[error("a stream of kind {kind} has {needs}, and not the layout of the other kind")]
+    #[error("a stream of kind {kind} must have {needs}, and not the layout of the other kind")]
     Layout {
         /// `per_token` or `recurrent`.
         kind: &'static str,
@@ -195,7 +200,7 @@ pub enum CacheError {
     #[error("its `shape` has {dimensions} dimensions, expected three: heads, rows and columns of a head")]
     StateShape { dimensions: usize },
     /// A stream whose kind differs from what its writer stores.
-    #[error("it is a stream of kind {kind}, and {op} keeps the other kind")]
+    #[error("it is a stream of kind {kind}, but {op} stores the other kind")]
     KindOfWriter {
         /// `per_token` or `recurrent`.
         kind: &'static str,
@@ -209,7 +214,7 @@ pub enum CacheError {
         most: usize,
     },
     /// A feature that the form allows and no operation supports.
-    #[error("no operation uses {what} yet")]
+    #[error("{what} is not supported")]
     NotRun {
         /// The requested feature.
         what: String,

@@ -22,7 +22,8 @@ pub enum GraphError {
     /// A part of a model starts with a layer that attends to the selection of an earlier layer,
     /// which another rank or device runs.
     #[error(
-        "layer {layer} attends to the tokens that an earlier layer selects ({value}), and another rank or device runs that one: let each part begin with a layer that has an indexer of its own, or give {}",
+        "layer {layer} attends to tokens that an earlier layer on another rank or device selects ({value}): \
+         start each part with a layer that has its own indexer, or set {}",
         Setting::SparseAttention.to("off")
     )]
     OtherSpan {
@@ -61,7 +62,7 @@ pub enum GraphError {
     #[error("an adapter of kv_b needs a cache of latents, not of expanded keys and values")]
     ExpandedAdapter,
     /// A plan for more rows per step than [`MAX_STEP_ROWS`](crate::MAX_STEP_ROWS).
-    #[error("a step of {rows} rows is more than Latent plans for: at most {most}")]
+    #[error("a step of {rows} rows exceeds the maximum of {most}")]
     Rows { rows: usize, most: usize },
     #[error("unknown pass {name:?}; the passes are, in order, {}", known.join(", "))]
     NoPass { name: String, known: Vec<String> },
@@ -70,9 +71,7 @@ pub enum GraphError {
     #[error("kernels {first} and {second} both match {asked}")]
     AmbiguousKernel { asked: String, first: String, second: String },
     /// A cache of expanded keys and values in a type that can hold latents only.
-    #[error(
-        "a cache of {cache} holds latents, not expanded keys and values: store those as f32, f16 or bf16"
-    )]
+    #[error("a cache of {cache} supports latents only: store expanded keys and values as f32, f16 or bf16")]
     CacheType { cache: CacheType },
     /// The partition is malformed or does not fit the model.
     #[error(transparent)]

@@ -584,7 +584,7 @@ impl Builder<'_> {
         });
         let Some((layer, Some(state))) = stated.map(|stream| (stream.layer, stream.state)) else {
             return self
-                .contradiction(format!("{} changes a state that no stream under `cache` states", spec.op));
+                .contradiction(format!("{} changes a state that no stream under `cache` declares", spec.op));
         };
         let width = state.elements();
         self.ir.kv_layers.push(KvLayer { kind, layer, width, rope: 0, state: Some(state) });

@@ -73,7 +73,7 @@ impl ModelSpan {
         }
         if mtp {
             if config.mtp_layers == 0 {
-                let what = "the file holds no tensors of an MTP layer (none is called eh_proj)".into();
+                let what = "the file has no tensors of an MTP layer (such as eh_proj)".into();
                 return Err(GraphError::NoMtp { what });
             }
             let mtp = circuit.stage_pair(true)?;

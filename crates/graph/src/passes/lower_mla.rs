@@ -182,7 +182,7 @@ pub fn lower_mla(
     if form == CacheForm::Expanded && choice != MlaChoice::Naive {
         return Err(GraphError::Internal {
             pass: "lower_mla",
-            problem: format!("an expanded cache serves the naive formulation, not {choice}"),
+            problem: format!("an expanded cache supports only the naive formulation, not {choice}"),
         });
     }
     // Positions change with every lowered node, so each pass of the loop searches again.

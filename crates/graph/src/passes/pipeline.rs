@@ -148,10 +148,10 @@ pub fn optional(name: &str) -> Result<&'static str, String> {
     found.ok_or_else(|| {
         // Tells a required pass from a misspelled name.
         let problem = match PIPELINE.iter().any(|pass| pass.name == name) {
-            true => format!("no plan can be made without {name}"),
+            true => format!("{name} is required for every plan"),
             false => format!("unknown pass {name:?}"),
         };
-        format!("{problem}; the passes that can be left out are {}", OPTIONAL.join(", "))
+        format!("{problem}; the optional passes are {}", OPTIONAL.join(", "))
     })
 }
 

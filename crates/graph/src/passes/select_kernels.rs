@@ -302,12 +302,12 @@ impl<'a> KernelRequest<'a> {
     /// The reason why `kernel` does not match; `None` if it does.
     pub fn refusal(&self, kernel: &KernelContract) -> Option<String> {
         Some(match self.mismatch(kernel)? {
-            Mismatch::Op => format!("it does {}", kernel.op.name()),
+            Mismatch::Op => format!("it implements {}", kernel.op.name()),
             Mismatch::Weight(ty) => format!("it reads {ty}"),
             Mismatch::Layout => format!("it reads {}", kernel.layout.name()),
             Mismatch::Activation => format!("its input is {}", kernel.activation.name()),
-            Mismatch::Tier => format!("it needs {}, and the limit is {}", kernel.tier, self.options.tier),
-            Mismatch::Rows => format!("it is for calls of {} rows and more", kernel.min_rows),
+            Mismatch::Tier => format!("it needs {}, but the limit is {}", kernel.tier, self.options.tier),
+            Mismatch::Rows => format!("it needs at least {} rows per call", kernel.min_rows),
             Mismatch::Cache(ty) => format!("its cache is {ty}"),
         })
     }
@@ -497,9 +497,9 @@ pub fn choose(
 fn candidates(table: &[KernelContract], op: OpKind) -> String {
     let names: Vec<&str> = table.iter().filter(|k| k.op == op).map(|k| k.name).collect();
     if names.is_empty() {
-        "there is none for this operation".into()
+        "no kernel implements this operation".into()
     } else {
-        format!("there are {}", names.join(", "))
+        format!("candidates: {}", names.join(", "))
     }
 }
 
@@ -671,7 +671,7 @@ mod tests {
         };
         assert!(error(Tier::Avx2).contains("one and two"));
         assert!(
-            error(Tier::Portable).contains("Q8_0") && error(Tier::Portable).contains("there are one, two")
+            error(Tier::Portable).contains("Q8_0") && error(Tier::Portable).contains("candidates: one, two")
         );
     }
 }

@@ -105,16 +105,15 @@ fn of_slots(circuit: &Circuit, outline: &Outline, naming: TensorNaming, notes: &
 /// Notes on keys that differ from the known model's.
 fn of_keys(best: &Similarity, unread: &[String], notes: &mut Vec<DraftNote>) {
     for key in &best.keys_missing {
-        let why =
-            format!("{key} is missing, which {} has: find its value, or what stands in its place", best.name);
+        let why = format!("{key} is missing, which {} has: find its value or its replacement", best.name);
         notes.push(DraftNote::open("keys", why));
     }
     for choice in &best.choices_other {
-        let why = format!("{choice} chooses another computation than {} has", best.name);
+        let why = format!("{choice} selects a different computation than that of {}", best.name);
         notes.push(DraftNote::open("keys", why));
     }
     for key in unread {
-        notes.push(DraftNote::open("keys", format!("{key} is read by nothing: it may ask for an operation")));
+        notes.push(DraftNote::open("keys", format!("{key} is not read: it may require another operation")));
     }
 }
 

@@ -421,8 +421,8 @@ fn layers_share_the_tokens_of_the_indexer_before_them() {
         folder.error()
     };
     for (key, value, says) in [
-        ("indexer_types", json!(vec!["shared"; 78]), "no layer before the first"),
-        ("index_topk_pattern", json!("S".repeat(78)), "no layer before the first"),
+        ("indexer_types", json!(vec!["shared"; 78]), "no earlier layer"),
+        ("index_topk_pattern", json!("S".repeat(78)), "no earlier layer"),
         ("indexer_types", json!(["full", "shared"]), "each of the 78 layers"),
         ("index_topk_pattern", json!("FX"), "F (full) or S (shared)"),
         ("index_head_dim", json!(32), "at least 64"),
@@ -533,7 +533,10 @@ fn deepseek_vl2_holds_its_text_part_in_language_config() {
     assert_eq!((r.gating, r.bias, r.normalise, r.scale), (Gating::Sigmoid, true, true, 2.0));
     let mut small = folder;
     small.config["language_config"]["use_mla"] = json!(false);
-    config_support::names(&small.error(), &["language_config.use_mla", "false", "another architecture"]);
+    config_support::names(
+        &small.error(),
+        &["language_config.use_mla", "false", "Multi-head Latent Attention are not supported"],
+    );
 }
 
 #[test]

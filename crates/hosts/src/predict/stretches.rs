@@ -14,8 +14,9 @@ pub enum PredictError {
     #[error("cannot split {layers} layers into {stretches} stretches: each needs at least one layer")]
     TooMany { stretches: usize, layers: usize },
     #[error(
-        "the model does not fit: weights, a cache of {context} tokens and scratch memory need {needed:.1} GB, the hosts have {memory:.1} GB, and layers are not split; \
-         use more hosts, a smaller {}, or a smaller quantization",
+        "the model does not fit: weights, a cache of {context} tokens and scratch memory need {needed:.1} \
+         GB, but the hosts have {memory:.1} GB, and layers are not split; use more hosts, a smaller {}, or a \
+         smaller quantization",
         Setting::Context
     )]
     Memory {

@@ -77,7 +77,7 @@ fn a_model_is_not_removed_while_it_is_downloaded() {
             std::thread::sleep(Duration::from_millis(5));
         }
         let error = remove_in(&place, "hf:o/n").unwrap_err();
-        assert!(error.to_string().contains("under way"), "{error}");
+        assert!(error.to_string().contains("in progress"), "{error}");
     });
     remove_in(&place, "hf:o/n").unwrap();
 }

@@ -40,7 +40,7 @@ fn dropped_connections_without_progress_end_the_pull() {
         (vec![Misdeed::Truncate(1)], 3, 3, "after 3 of 600000 bytes"),
         // A range is requested twice, because only the ETag may have changed.
         (vec![Misdeed::FromStart(200_000)], 5, 200_000, "after 200000 of 600000 bytes"),
-        (vec![Misdeed::FromStart(0)], 3, 0, "3 attempts came no further"),
+        (vec![Misdeed::FromStart(0)], 3, 0, "3 attempts made no progress"),
         (vec![Misdeed::Truncate(300_000), Misdeed::WrongRange], 3, 300_000, "after 300000 of"),
         (
             vec![Misdeed::Status(206, vec![("content-range", "bytes 5-9/600000".into())])],
@@ -49,7 +49,7 @@ fn dropped_connections_without_progress_end_the_pull() {
             "does not continue",
         ),
         (vec![Misdeed::Status(416, vec![]), Misdeed::Truncate(1)], 3, 0, "does not continue"),
-        (vec![Misdeed::Status(500, vec![]), Misdeed::Truncate(1)], 3, 1, "answers 500"),
+        (vec![Misdeed::Status(500, vec![]), Misdeed::Truncate(1)], 3, 1, "returned status 500"),
     ] {
         let (error, asked, left) = given_up(habits.clone());
         assert_eq!((asked, left), (requests, kept), "{habits:?}: {error}");
@@ -60,7 +60,7 @@ fn dropped_connections_without_progress_end_the_pull() {
 #[test]
 fn repeated_restarts_end_the_pull_even_with_more_bytes() {
     let (error, asked, kept) = given_up((1..100).map(|i| Misdeed::FromStart(i * 1000)).collect());
-    assert!(error.contains("it sent the file from its start 3 times"), "{error}");
+    assert!(error.contains("it restarted the file 3 times"), "{error}");
     // The first restart needs no further request. The last bytes are kept.
     assert!(asked <= 9 && kept >= 4000, "{asked} {kept}");
 }

@@ -213,6 +213,9 @@ fn a_short_name_takes_the_largest_quant_that_fits() {
     let place = CacheFixture::new(&hub);
     let policy = QuantPolicy { preferred: None, max_bytes: Some(1000) };
     let error = pull_with(&place.settings, &model, &policy, &mut |_| true).unwrap_err().to_string();
-    assert!(error.contains("none of its models fits") && error.contains("GGUF:Q2_K  # 100.00 kB"), "{error}");
+    assert!(
+        error.contains("all of its models exceed") && error.contains("GGUF:Q2_K  # 100.00 kB"),
+        "{error}"
+    );
     assert!(!place.files().iter().any(|file| file.ends_with(".gguf")), "{:?}", place.files());
 }

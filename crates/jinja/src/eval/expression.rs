@@ -136,7 +136,7 @@ impl<'a> Evaluator<'a> {
                     (Some(n), Sign::Minus) => Value::Int(n.checked_neg().ok_or_else(too_large)?),
                     (None, _) => {
                         let kind = value.type_name();
-                        return Err(Error::value(format!("a value of type {kind} has no sign")));
+                        return Err(Error::value(format!("a value of type {kind} cannot have a sign")));
                     }
                 },
             };

@@ -108,10 +108,10 @@ impl<'a> Evaluator<'a> {
     #[inline(never)]
     pub(super) fn recurse(&mut self, state: &LoopState, args: Args) -> Result<Value> {
         if !self.program.loops[state.index as usize].recursive {
-            return Err(Error::value("loop(…) needs a loop that is marked as recursive"));
+            return Err(Error::value("loop(…) needs a loop marked as recursive"));
         }
         let [items] = args.bind("loop", ["iterable"])?;
-        let Some(items) = items else { return Err(Error::value("loop(…) needs what to go through")) };
+        let Some(items) = items else { return Err(Error::value("loop(…) needs a value to iterate over")) };
         // A namespace can keep `loop` after its scope has ended, like a macro (see `call_macro`).
         let alive = self.scopes.get(state.scope).is_some_and(|scope| scope.id == state.scope_id);
         let scope = if alive { state.scope } else { 0 };

@@ -167,7 +167,9 @@ impl<'a> Evaluator<'a> {
     fn call_statement(&mut self, index: u32, call: &'a Expression) -> Result<()> {
         let caller = self.macro_here(index);
         // The parser has checked that the last link is a call; it receives the body as `caller`.
-        let Expression::Chain(base, links) = call else { return Err(Error::value("nothing is called")) };
+        let Expression::Chain(base, links) = call else {
+            return Err(Error::value("the expression is not a call"));
+        };
         let base = self.expression(base)?;
         let value = self.links(base, links, Some(caller))?;
         self.print(&value)

@@ -96,7 +96,7 @@ pub(super) fn round(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Resu
         },
         "ceil" => Ok(Value::Float((f * factor).ceil() / factor)),
         "floor" => Ok(Value::Float((f * factor).floor() / factor)),
-        _ => Err(Error::value("the method of round is none of common, ceil, floor")),
+        _ => Err(Error::value("unknown method of round: expected common, ceil or floor")),
     }
 }
 
@@ -116,7 +116,7 @@ pub(super) fn sum(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result
         // Python's `sum` refuses a string as start, because it would copy the text once per
         // element.
         if matches!(total, Value::Str(_)) {
-            return Err(Error::value("sum does not join texts; join does"));
+            return Err(Error::value("sum does not support strings; use join"));
         }
         total = runtime.operate(ArithmeticOperator::Add, &total, &item)?;
     }

@@ -31,7 +31,7 @@ pub(super) fn map(runtime: &mut Runtime<'_>, value: Value, mut args: Args) -> Re
     }
     let name = runtime.to_text(&args.positional[0])?;
     let Some(filter) = (runtime.find.filter)(name.as_str()) else {
-        return Err(Error::unsupported("map names a filter that does not exist"));
+        return Err(Error::unsupported("unknown filter in map"));
     };
     if !value.is_true() {
         return items.of_kind(SeqKind::Generator);
@@ -85,7 +85,7 @@ fn choose(
         Some(name) => {
             let name = runtime.to_text(name)?;
             let found = (runtime.find.test)(name.as_str());
-            Some(found.ok_or_else(|| Error::unsupported("a filter names a test that does not exist"))?)
+            Some(found.ok_or_else(|| Error::unsupported("unknown test in a filter"))?)
         }
     };
     let rest = args.copy(skip + 1)?;

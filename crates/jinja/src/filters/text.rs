@@ -89,7 +89,7 @@ pub(super) fn format(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
         items.of_kind(SeqKind::Tuple)?
     } else {
         if !args.positional.is_empty() {
-            return Err(Error::value("format takes values with names or without, not both"));
+            return Err(Error::value("format takes either positional or named values, not both"));
         }
         let mut entries = crate::value::DictBuilder::new(&runtime.meter)?;
         for (name, value) in args.named {
@@ -154,7 +154,7 @@ pub(super) fn pprint(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
 pub(super) fn replace(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Result<Value> {
     let [old, new, count] = args.bind("replace", ["old", "new", "count"])?;
     let (Some(old), Some(new)) = (old, new) else {
-        return Err(Error::value("replace needs what to replace and by what"));
+        return Err(Error::value("replace needs an old and a new string"));
     };
     let count = match count {
         None | Some(Value::None) => -1,
@@ -190,7 +190,7 @@ pub(super) fn tojson(runtime: &mut Runtime<'_>, value: Value, args: Args) -> Res
         ),
         Some(pair) => match pair.iterate(&meter)?.items() {
             [Value::Str(item), Value::Str(key)] => (item.clone(), key.clone()),
-            _ => return Err(Error::value("the separators of tojson are two strings")),
+            _ => return Err(Error::value("the separators of tojson must be two strings")),
         },
     };
     let style = JsonStyle { ascii: flag(ascii.as_ref()), sort: flag(sort.as_ref()), indent, item, key };
@@ -217,7 +217,7 @@ pub(super) fn truncate(runtime: &mut Runtime<'_>, value: Value, args: Args) -> R
     let leeway = length(runtime, leeway.as_ref().filter(|v| !matches!(v, Value::None)), 5)?;
     let tail = end.char_count(&runtime.meter)?;
     if most < tail {
-        return Err(Error::value("the length of truncate is below that of its end"));
+        return Err(Error::value("the length of truncate is less than that of its end"));
     }
     // Jinja2 takes `len` before it needs a string: a short list is returned as is.
     if value.len(&runtime.meter)? <= most.saturating_add(leeway) {

@@ -64,7 +64,7 @@ pub(super) fn format(
         }
         // 0 means that the brace is a lone closing one.
         let end = text[at..].find('}').filter(|end| *end > 0);
-        let end = end.ok_or_else(|| Error::value("a brace in a format stands alone"))?;
+        let end = end.ok_or_else(|| Error::value("a format has a single brace"))?;
         field(runtime, &text[at + 1..at + end], args, &mut numbering, &mut out)?;
         at += end + 1;
     }
@@ -80,7 +80,7 @@ fn field(
     out: &mut Builder,
 ) -> Result<()> {
     if field.contains('{') {
-        return Err(Error::unsupported("a field in a field of a format"));
+        return Err(Error::unsupported("a format with nested fields"));
     }
     // Python's order: `{name!conversion:spec}`.
     let (name, spec) = field.split_once(':').unwrap_or((field, ""));
@@ -95,7 +95,7 @@ fn field(
         "s" => Value::Str(runtime.to_text(&value)?),
         "r" => Value::Str(runtime.to_repr(&value)?),
         "a" => Value::Str(runtime.to_ascii(&value)?),
-        _ => return Err(Error::value("a conversion in a format is none of !s, !r, !a")),
+        _ => return Err(Error::value("unknown conversion in a format: expected !s, !r or !a")),
     };
     match (&value, spec) {
         (_, None) => out.text(&runtime.to_text(&value)?),
@@ -115,7 +115,7 @@ fn field(
             runtime.defined(other)?;
             let kind = other.type_name();
             let _ = runtime.shown(other, spec.kind)?;
-            Err(Error::value(format!("a value of type {kind} takes no format of its own")))
+            Err(Error::value(format!("a value of type {kind} does not support a format specification")))
         }
     }
 }

@@ -204,7 +204,7 @@ impl Parser<'_> {
             arguments.named.push((name, self.expression()?));
         } else {
             if !arguments.named.is_empty() {
-                return Err(self.error("an argument without a name follows one with a name"));
+                return Err(self.error("a positional argument follows a named one"));
             }
             arguments.positional.push(self.expression()?);
         }

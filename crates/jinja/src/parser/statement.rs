@@ -76,7 +76,7 @@ impl Parser<'_> {
         let Some(name) = self.name_at(0) else { return Err(self.expected("the name of a statement")) };
         // `body` has returned for the end that it waits for, so any other one is misplaced.
         if let Some(end) = name.strip_prefix("end") {
-            return Err(self.error(&format!("{{% end{end} %}} closes nothing that is open")));
+            return Err(self.error(&format!("{{% end{end} %}} does not match an open statement")));
         }
         self.advance();
         match name {

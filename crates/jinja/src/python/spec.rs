@@ -151,8 +151,7 @@ pub(crate) fn number_at(text: &str) -> Result<(usize, usize)> {
     if length == 0 {
         return Ok((0, 0));
     }
-    let number = text[..length]
-        .parse()
-        .map_err(|_| Error::limit("a width or precision in a format is larger than any text"))?;
+    let number =
+        text[..length].parse().map_err(|_| Error::limit("a width or precision in a format is too large"))?;
     Ok((number, length))
 }

@@ -70,7 +70,7 @@ impl Args {
                 return Err(Error::value(format!("{what} has no parameter {}", clip(name.as_str()))));
             };
             if found[at].is_some() {
-                return Err(Error::value(format!("{what} got its parameter {} twice", names[at])));
+                return Err(Error::value(format!("{what} got parameter {} twice", names[at])));
             }
             found[at] = Some(value);
         }

@@ -119,7 +119,7 @@ fn number(op: ArithmeticOperator, left: &Value, right: &Value) -> Result<Value> 
             ArithmeticOperator::Pow => "**",
         };
         return Err(Error::value(format!(
-            "{name} does not work on values of the types {} and {}",
+            "{name} does not support values of types {} and {}",
             left.type_name(),
             right.type_name()
         )));

@@ -40,7 +40,7 @@ pub(crate) fn percent(
         other => matches!(other, Value::Dict(_) | Value::Undefined(_)),
     };
     if fields.used < fields.values.len() && !fields.by_name && !is_mapping {
-        return Err(Error::value("the format has fewer fields than there are values"));
+        return Err(Error::value("the format has fewer fields than values"));
     }
     Ok(out.finish())
 }
@@ -55,7 +55,7 @@ struct PercentFields<'v> {
 impl PercentFields<'_> {
     fn next(&mut self) -> Result<Value> {
         self.used += 1;
-        let missing = || Error::value("the format has more fields than there are values");
+        let missing = || Error::value("the format has more fields than values");
         self.values.get(self.used - 1).cloned().ok_or_else(missing)
     }
 
@@ -155,6 +155,6 @@ fn write(runtime: &Runtime<'_>, spec: &FormatSpec, value: &Value, out: &mut Buil
             runtime.defined(value)?;
             spec.number(value, out)
         }
-        other => Err(Error::value(format!("a format has no kind {other:?}"))),
+        other => Err(Error::value(format!("unknown format type {other:?}"))),
     }
 }

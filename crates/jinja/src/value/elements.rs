@@ -88,6 +88,6 @@ pub(crate) fn contains(meter: &Rc<Meter>, container: &Value, item: &Value) -> Re
             }
             Ok(false)
         }
-        other => Err(Error::value(format!("'in' does not work on a value of type {}", other.type_name()))),
+        other => Err(Error::value(format!("'in' does not support a value of type {}", other.type_name()))),
     }
 }

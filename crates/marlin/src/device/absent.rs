@@ -15,7 +15,7 @@ pub(super) fn first_hardware() -> Option<usize> {
 }
 
 pub(super) fn devices() -> String {
-    "this build has no GPUs".into()
+    "this build has no GPU support".into()
 }
 
 pub(super) fn open(index: usize) -> Result<Device, Error> {

@@ -71,7 +71,7 @@ fn hessians_that_do_not_fit_are_refused() {
     };
     let error = refused(&dense, &[1.0; 16]);
     assert!(matches!(error, Error::Hessian { k: 16, problem: GptqError::Length { .. } }), "{error}");
-    assert!(error.to_string().contains("136 values, but 16 were given"), "{error}");
+    assert!(error.to_string().contains("136 values (a lower triangle), but has 16"), "{error}");
     let mut hessian = vec![0.0; 136];
     add_inputs(&mut hessian, &Random(8).numbers(16 * 20), 16).unwrap();
     hessian[5] = f32::NAN;

@@ -44,7 +44,7 @@ impl fmt::Display for GptqError {
             GptqError::Length { columns, values } => {
                 write!(
                     f,
-                    "a Hessian of {columns} columns is a lower triangle of {:?} values, but {values} were given",
+                    "a Hessian of {columns} columns needs {:?} values (a lower triangle), but has {values}",
                     triangle_len(*columns).unwrap_or(usize::MAX)
                 )
             }

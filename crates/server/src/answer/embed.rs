@@ -49,7 +49,7 @@ pub(crate) async fn embed(
     model.worker_handle().submit(job, Vec::new(), sender)?;
     loop {
         match poll_fn(|context| listening.poll(context)).await {
-            None => return Err(ApiError::internal("the engine has gone away")),
+            None => return Err(ApiError::internal("the engine has stopped")),
             Some(JobNotice::Refused(refusal)) => return Err(refused(&refusal)),
             Some(JobNotice::Event { event: JobEvent::Embedded { values, length, usage }, .. }) => {
                 span.ended(&AnswerRecord { submitted, choice: 0, usage, reasoning: 0, reason: None });

@@ -104,7 +104,7 @@ impl RequestAnswers {
             }
             match self.listening.poll(context) {
                 Poll::Pending => return Poll::Pending,
-                Poll::Ready(None) => return self.fails(ApiError::internal("the engine has gone away")),
+                Poll::Ready(None) => return self.fails(ApiError::internal("the engine has stopped")),
                 Poll::Ready(Some(notice)) => {
                     if let Err(error) = self.handle(notice) {
                         return self.fails(error);

@@ -17,7 +17,8 @@ fn too_large(limits: &Limits) -> ApiError {
 fn too_slow(limits: &Limits) -> ApiError {
     let Limits { body_seconds, slowest_bytes, .. } = limits;
     let problem = format!(
-        "the body came too slowly: nothing for {body_seconds} s (body_seconds), or less than {slowest_bytes} bytes per second (slowest_bytes)"
+        "the body arrived too slowly: nothing for {body_seconds} s (body_seconds), or less than \
+         {slowest_bytes} bytes per second (slowest_bytes)"
     );
     ApiError::new(ErrorKind::Slow, problem)
 }

@@ -94,8 +94,8 @@ impl ContentCodings {
     pub(super) fn check(&self) -> Result<(), ApiError> {
         let Err(value) = &self.0 else { return Ok(()) };
         let problem = format!(
-            "the body is sent with Content-Encoding: {value}; this server decodes {SUPPORTED_CODINGS}, at most \
-             {MAX_CODINGS} one after the other"
+            "Content-Encoding: {value} is not supported; expected {SUPPORTED_CODINGS}, at most {MAX_CODINGS} \
+             in sequence"
         );
         Err(ApiError::new(ErrorKind::Unsupported, problem))
     }
@@ -216,7 +216,7 @@ fn inflate(body: &[u8], zlib: bool, out: &mut Output<'_>) -> Result<(), DecodeFa
         match status {
             Status::StreamEnd => return Ok(()),
             Status::Ok | Status::BufError if taken == 0 && made == 0 => {
-                return Err(DecodeFailure::Read("it ends early".into()));
+                return Err(DecodeFailure::Read("it is truncated".into()));
             }
             Status::Ok | Status::BufError => {}
         }
@@ -237,7 +237,7 @@ fn frames(mut body: &[u8], out: &mut Output<'_>) -> Result<(), DecodeFailure> {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 body = body
                     .split_at_checked(length)
-                    .ok_or_else(|| DecodeFailure::Read("a frame ends early".into()))?
+                    .ok_or_else(|| DecodeFailure::Read("a frame is truncated".into()))?
                     .1;
             }
             Err(error) => return Err(DecodeFailure::Read(error.to_string())),

@@ -75,7 +75,7 @@ impl LoggedFields {
         let mut logged = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for name in names {
             if logged.len() < MAX_LOGGED && logged.insert(name.clone()) {
-                tracing::warn!("requests have a field {name} that has no effect here");
+                tracing::warn!("requests set the field {name}, which has no effect");
             }
         }
     }

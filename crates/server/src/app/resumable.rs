@@ -152,19 +152,19 @@ impl StreamSessions {
         let mut inner = self.lock();
         inner.remove_old();
         let Some(session) = inner.sessions.get(&key) else {
-            let problem = "no stream of this conversation is running or was running in the last minutes";
+            let problem = "this conversation has no running or recent stream";
             return Err(ApiError::new(ErrorKind::NotFound, problem));
         };
         if !session.is_streaming {
             let problem =
-                "the answer of this conversation has not begun: its model is being loaded, or it waits";
+                "the answer of this conversation has not started: its model is loading, or it is queued";
             return Err(ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(1)));
         }
         // `from` may be the end: a client that has read everything waits for more.
         let end = session.dropped + session.bytes.len();
         if from < session.dropped || from > end {
             let problem =
-                format!("byte {from} is not kept: the stream has bytes {} to {end}", session.dropped);
+                format!("byte {from} is not available: the stream has bytes {} to {end}", session.dropped);
             return Err(ApiError::field("from", problem));
         }
         Ok(self.body(&key, session, from))

@@ -8,13 +8,13 @@ use serde_json::Value;
 /// The error text for images, sounds and files.
 pub(crate) fn no_media(part: &str) -> String {
     let what = if part.contains("image") {
-        "this model reads no images"
+        "this model does not support image input"
     } else if part.contains("audio") {
-        "this model hears no sounds"
+        "this model does not support audio input"
     } else if part.contains("file") || part == "document" {
-        "files are not read: send their text"
+        "files are not supported: send their text"
     } else {
-        "parts of this type are not known"
+        "unknown part type"
     };
     format!("{what} (found a part of type {part:?}, expected \"text\")")
 }

@@ -104,14 +104,12 @@ fn read(
         limits.check("logprobs", "top_logprobs", top, limits.top_logprobs)?;
     }
     if fields.usize("best_of")?.is_some_and(|best| best != params.n) {
-        return Err(fields.error("best_of", "only as many answers as `n` are made"));
+        return Err(fields.error("best_of", "must equal `n`"));
     }
     let echo = fields.bool("echo")?.unwrap_or(false);
     if echo && params.logprobs.is_some() {
-        return Err(fields.error(
-            "echo",
-            "the prompt's tokens have no log-probabilities: leave `logprobs` or `echo` away",
-        ));
+        return Err(fields
+            .error("echo", "log-probabilities of the prompt are not supported: omit `logprobs` or `echo`"));
     }
     // The server's default must not make `echo` an error.
     if !echo {
@@ -139,7 +137,7 @@ fn gap_prompts(
     suffix: &str,
 ) -> Result<Vec<PreparedPrompt>, ApiError> {
     if fields.bool("echo")?.unwrap_or(false) {
-        return Err(fields.error("echo", "a prompt with a `suffix` is not repeated: remove one of the two"));
+        return Err(fields.error("echo", "cannot be combined with `suffix`: remove one of the two"));
     }
     let texts = params::texts(fields, "prompt")?;
     if texts.is_empty() {

@@ -60,14 +60,17 @@ pub(super) fn numbers(values: Vec<f32>) -> Document {
 /// Refuses `dimensions` other than the model's, and servers without pooling.
 pub(super) fn check_dimensions(fields: &ObjectFields<'_>, served: &ServedModel) -> Result<(), ApiError> {
     if served.about.defaults.pooling == Pooling::None {
-        let problem = "the server runs without pooling and has a vector for each token: ask /embeddings, or start it with another --pooling";
+        let problem = "the server runs without pooling and has one vector per token: use /embeddings, or \
+                       start it with another --pooling";
         return Err(ApiError::invalid(problem));
     }
     match fields.usize("dimensions")?.filter(|dimensions| *dimensions != served.hidden) {
         None => Ok(()),
         Some(dimensions) => {
-            let problem =
-                format!("the model has {} dimensions and cannot cut them to {dimensions}", served.hidden);
+            let problem = format!(
+                "the model has {} dimensions, which cannot be reduced to {dimensions}",
+                served.hidden
+            );
             Err(fields.error("dimensions", problem))
         }
     }
@@ -89,9 +92,10 @@ async fn answer(asker: &RequestContext, body: Body) -> Result<Document, ApiError
                 None | Some("float") => false,
                 Some("base64") => true,
                 Some(other) => {
-                    return Err(
-                        fields.error("encoding_format", format!("{other:?} is neither float nor base64"))
-                    );
+                    return Err(fields.error(
+                        "encoding_format",
+                        format!("unknown value {other:?}, expected float or base64"),
+                    ));
                 }
             };
             let model = fields.str("model")?.unwrap_or(&served.about.id).to_owned();
@@ -157,7 +161,7 @@ const MAX_NORM: i64 = 64;
 fn norm(fields: &ObjectFields<'_>) -> Result<i64, ApiError> {
     let norm = fields.i64("embd_normalize")?.unwrap_or(EUCLIDEAN);
     if !(-1..=MAX_NORM).contains(&norm) {
-        let problem = format!("{norm} is out of range: expected a whole number from -1 to {MAX_NORM}");
+        let problem = format!("{norm} is out of range: expected an integer from -1 to {MAX_NORM}");
         return Err(fields.error("embd_normalize", problem));
     }
     Ok(norm)

@@ -181,7 +181,7 @@ fn constrain_tools(
         }
         return Err(ApiError::field(
             "tool_choice",
-            "the form of this model's tool calls is not known well enough to force or restrict them",
+            "forcing or restricting tool calls is not supported for this model's tool call format",
         ));
     };
     let tool = |tool: &Tool| GrammarTool {

@@ -15,7 +15,7 @@ pub(super) fn enter(config: &ServerConfig, request: &mut Request<Body>) -> Resul
     if !config.api_prefix.is_empty() {
         *request.uri_mut() = inner(&config.api_prefix, request.uri()).ok_or_else(|| {
             let problem = format!(
-                "{} is not below {}, where this server's addresses are",
+                "{} is outside of {}, the prefix of this server's addresses",
                 request.uri().path(),
                 config.api_prefix
             );

@@ -29,7 +29,7 @@ pub(super) fn admit(app: &App, request: &Request<Body>) -> Result<Tenant, ApiErr
         return Err(wrong("no API key: send it as `Authorization: Bearer KEY` or `x-api-key: KEY`"));
     };
     let tenant = app.config.keys.tenant(&key, app.config.share_prefixes);
-    tenant.ok_or_else(|| wrong("the API key is not known"))
+    tenant.ok_or_else(|| wrong("invalid API key"))
 }
 
 fn key_of(headers: &HeaderMap) -> Option<Vec<u8>> {
@@ -66,7 +66,8 @@ fn check_host(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     }
     Err(ApiError::new(
         ErrorKind::Forbidden,
-        "the server listens at loopback and is asked under another name; give it keys, or name it 127.0.0.1",
+        "the Host header is not a loopback name, but the server listens at loopback; use 127.0.0.1, or start \
+         it with API keys",
     ))
 }
 
@@ -80,7 +81,7 @@ fn check_origin(app: &App, headers: &HeaderMap) -> Result<(), ApiError> {
     }
     Err(ApiError::new(
         ErrorKind::Forbidden,
-        "pages of this origin may not ask; start the server with --cors ORIGIN (or localhost, or *) to let them",
+        "requests from this origin are not allowed; start the server with --cors ORIGIN (or localhost, or *)",
     ))
 }
 

@@ -73,7 +73,7 @@ async fn drawing(asker: &RequestContext) -> Result<Response, ApiError> {
             models.keep_drawing(index, &page);
             page
         }
-        (None, None) => return Err(ApiError::new(ErrorKind::NotFound, "this server draws no model")),
+        (None, None) => return Err(ApiError::new(ErrorKind::NotFound, "this server does not draw models")),
     };
     // The body shares the cached page. A copy per slow reader would not be charged to any budget.
     let mut response = Response::new(Body::from(Bytes::from_owner(Arc::<[u8]>::from(page))));

@@ -184,7 +184,7 @@ async fn unknown(asker: RequestContext, method: Method, uri: Uri) -> Response {
 
 async fn wrong_method(asker: RequestContext, method: Method, uri: Uri) -> Response {
     let mut allowed: Vec<String> = routes_of(uri.path()).map(|known| known.method.to_uppercase()).collect();
-    let problem = format!("{} takes {}, not {method}", uri.path(), allowed.join(" or "));
+    let problem = format!("{} supports {}, not {method}", uri.path(), allowed.join(" or "));
     // axum answers HEAD with the handler of GET.
     if allowed.iter().any(|method| method == "GET") {
         allowed.push("HEAD".into());

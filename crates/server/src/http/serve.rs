@@ -71,10 +71,10 @@ pub struct Server {
 fn listen_advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            ": give another port with --port (--port 0 takes any free one), or end the program that uses it"
+            ": use another port with --port (--port 0 selects a free one), or stop the program that uses it"
         }
-        io::ErrorKind::PermissionDenied => ": give a port from 1024 on with --port",
-        io::ErrorKind::AddrNotAvailable => ": give an address of this machine with --host",
+        io::ErrorKind::PermissionDenied => ": use a port of at least 1024 with --port",
+        io::ErrorKind::AddrNotAvailable => ": use an address of this machine with --host",
         _ => "",
     }
 }
@@ -331,7 +331,7 @@ async fn connect(
             };
             match accepted {
                 Ok(Ok(stream)) => serve_requests(Arc::clone(&app), router, connection, stream, stop).await,
-                Ok(Err(error)) => tracing::info!("a connection does not speak TLS: {error}"),
+                Ok(Err(error)) => tracing::info!("a TLS handshake failed: {error}"),
                 Err(_) => tracing::info!("a connection sent nothing for {limit:?} and is closed"),
             }
         }

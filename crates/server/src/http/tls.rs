@@ -10,7 +10,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// Errors of TLS configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    #[error("this build has no TLS: build it with the feature `tls`, or put a reverse proxy before it")]
+    #[error("this build has no TLS: build it with the feature `tls`, or use a reverse proxy in front of it")]
     Missing,
     #[error("{}: {problem}", path.display())]
     File { path: PathBuf, problem: String },
@@ -41,7 +41,7 @@ pub(crate) fn acceptor(certificate: &Path, key: &Path) -> Result<Acceptor, TlsEr
         .collect::<Result<Vec<_>, _>>()
         .map_err(|error| wrong(certificate, error.to_string()))?;
     if chain.is_empty() {
-        return Err(wrong(certificate, "it holds no certificate in PEM form".into()));
+        return Err(wrong(certificate, "it has no certificate in PEM format".into()));
     }
     let secret = PrivateKeyDer::from_pem_slice(&input_file::read(key, MAX_BYTES)?)
         .map_err(|error| wrong(key, error.to_string()))?;

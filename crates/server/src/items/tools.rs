@@ -60,17 +60,18 @@ impl AllowedTools {
         let required = match choice.require_str("mode")? {
             "auto" => false,
             "required" => true,
-            other => return Err(choice.error("mode", format!("{other:?} is neither auto nor required"))),
+            other => {
+                return Err(
+                    choice.error("mode", format!("unknown value {other:?}, expected auto or required"))
+                );
+            }
         };
         let mut names = Vec::new();
         for tool in choice.objects("tools")? {
             match tool.require_str("type")? {
                 "function" => names.push(name(&tool)?),
                 other => {
-                    return Err(tool.error(
-                        "type",
-                        format!("{other:?} is not \"function\", the type of tool that this server offers"),
-                    ));
+                    return Err(tool.error("type", format!("unknown value {other:?}, expected \"function\"")));
                 }
             }
         }
@@ -117,7 +118,7 @@ pub(crate) fn read_function_tool(
     let allowed = |c: char| c.is_ascii_alphanumeric() || "_-./:".contains(c);
     if name.is_empty() || name.len() > MAX_TOOL_NAME || !name.chars().all(allowed) {
         let problem = format!(
-            "a tool's name has 1 to {MAX_TOOL_NAME} letters, digits or any of _-./:, this one is {name:?}"
+            "a tool's name must have 1 to {MAX_TOOL_NAME} letters, digits or any of _-./:, found {name:?}"
         );
         return Err(fields.error("name", problem));
     }

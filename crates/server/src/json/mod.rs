@@ -277,12 +277,12 @@ impl<'a> ObjectFields<'a> {
 
     /// An integer. Some encoders write it as `5.0`.
     pub(crate) fn i64(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.typed(name, "a whole number", whole)
+        self.typed(name, "an integer", whole)
     }
 
     /// An integer of at least 0.
     pub(crate) fn usize(&self, name: &str) -> Result<Option<usize>, ApiError> {
-        self.typed(name, "a whole number from 0", |value| {
+        self.typed(name, "an integer of at least 0", |value| {
             whole(value).and_then(|number| usize::try_from(number).ok())
         })
     }
@@ -290,7 +290,7 @@ impl<'a> ObjectFields<'a> {
     /// A seed: any signed or unsigned 64-bit integer. `Some(None)` for −1, which asks for a random
     /// one.
     pub(crate) fn seed(&self, name: &str) -> Result<Option<Option<u64>>, ApiError> {
-        self.typed(name, "a whole number from -2^63 to 2^64 - 1", |value| {
+        self.typed(name, "an integer from -2^63 to 2^64 - 1", |value| {
             // Above 2^53 (9.007e15) a float does not identify one integer.
             let float = || value.as_f64().filter(|f| f.fract() == 0.0 && f.abs() < 9e15).map(|f| f as i64);
             match value.as_u64() {

@@ -61,8 +61,8 @@ impl Drop for DownloadGuard {
 impl Models {
     fn catalog(&self) -> Result<&Arc<dyn ModelCatalog>, ApiError> {
         self.catalog.as_ref().filter(|catalog| catalog.downloads()).ok_or_else(|| {
-            let problem = "this server keeps the models that it was started with: use `latent pull` and `latent rm`, or start it with \
-                           --models-cache, which lets requests download and delete models";
+            let problem = "this server does not download or delete models: use `latent pull` and `latent \
+                           rm`, or start it with --models-cache";
             ApiError::new(ErrorKind::NotImplemented, problem)
         })
     }
@@ -76,13 +76,13 @@ impl Models {
         let catalog = Arc::clone(self.catalog()?);
         let name = catalog.check_download(name).map_err(|problem| ApiError::field("model", problem))?;
         if self.position(&name).is_some() {
-            return Err(ApiError::field("model", format!("the server has the model {name} already")));
+            return Err(ApiError::field("model", format!("the server already has the model {name}")));
         }
         let stopped = Arc::<AtomicBool>::default();
         // Held until the insertion, so that no other request can pass the checks in between.
         let mut downloads = self.downloads.lock();
         if downloads.contains_key(&name) {
-            return Err(ApiError::field("model", format!("{name} is being downloaded already")));
+            return Err(ApiError::field("model", format!("{name} is already being downloaded")));
         }
         if downloads.len() >= MAX_DOWNLOADS {
             let problem = format!("{MAX_DOWNLOADS} models are being downloaded: try again later");
@@ -125,11 +125,11 @@ impl Models {
         let index = self.position(name).ok_or_else(|| self.unknown(name))?;
         let known = self.known();
         if !known[index].removable {
-            let problem = format!("{name} is not a model that was downloaded into the cache: its files stay");
+            let problem = format!("{name} was not downloaded into the cache: its files are kept");
             return Err(ApiError::field("model", problem));
         }
         if self.downloads.lock().contains_key(name) {
-            let problem = format!("{name} is being downloaded: POST /models/unload stops that");
+            let problem = format!("{name} is being downloaded: POST /models/unload to stop");
             return Err(ApiError::field("model", problem));
         }
         let in_use: Vec<String> = {

@@ -303,7 +303,7 @@ impl Models {
     pub(crate) fn reload(&self, _turn: &ListTurn) -> Result<(), ApiError> {
         let Some(catalog) = &self.catalog else { return Ok(()) };
         let failed =
-            |problem| ApiError::internal(format!("the list of models cannot be read again: {problem}"));
+            |problem| ApiError::internal(format!("the list of models cannot be reloaded: {problem}"));
         self.set_sources(catalog.sources().map_err(failed)?);
         self.table.events().send("*", ModelChange::Reloaded);
         Ok(())
@@ -424,7 +424,8 @@ impl Models {
             ModelPhase::Unloaded | ModelPhase::Failed { .. } if !load => {
                 let name = entry.name();
                 let problem = format!(
-                    "the model {name} is not loaded, and this request loads none: POST /models/load first"
+                    "the model {name} is not loaded, and this request does not load it: POST /models/load \
+                     first"
                 );
                 return Err(ApiError::invalid(problem).with_code("model_not_loaded"));
             }
@@ -439,7 +440,8 @@ impl Models {
             // At least 1: with a queue limit of 0, no request could wait for the load that it
             // starts.
             if entry.waiting >= self.max_waiting.max(1) {
-                let problem = format!("{} requests wait for this model: try again later", entry.waiting);
+                let problem =
+                    format!("{} requests are waiting for this model: try again later", entry.waiting);
                 return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(5)));
             }
             entry.waiting += 1;

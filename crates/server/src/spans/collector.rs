@@ -52,7 +52,7 @@ impl Collector {
         let failed_before = self.failing.swap(problem.is_some(), Ordering::Relaxed);
         match problem {
             Some(problem) if !failed_before => {
-                tracing::warn!("spans are dropped: the collector at {address} refuses them: {problem}");
+                tracing::warn!("spans are dropped: the collector at {address} rejects them: {problem}");
             }
             None if failed_before => tracing::warn!("the collector at {address} accepts spans again"),
             _ => {}

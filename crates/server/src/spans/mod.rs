@@ -32,7 +32,8 @@ pub enum Otlp {
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
     #[error(
-        "this program was built without OpenTelemetry: leave the endpoint away, or build it with `cargo build --release --features otel`"
+        "this program was built without OpenTelemetry: omit the endpoint, or build it with `cargo build \
+         --release --features otel`"
     )]
     NotBuilt,
     /// The endpoint is malformed.

@@ -115,12 +115,11 @@ impl WorkerHandle {
         events: NoticeSender,
     ) -> Result<(), ApiError> {
         if self.commands.queued() >= MAX_QUEUED {
-            let problem = format!("{MAX_QUEUED} requests wait for the engine: try again in a second");
+            let problem = format!("{MAX_QUEUED} requests are waiting for the engine: try again in a second");
             return Err(ApiError::new(ErrorKind::Busy, problem).retry(Duration::from_secs(1)));
         }
-        let gone = |_: WorkerGone| {
-            ApiError::new(ErrorKind::Unavailable, "the model is not loaded any more: try again")
-        };
+        let gone =
+            |_: WorkerGone| ApiError::new(ErrorKind::Unavailable, "the model is no longer loaded: try again");
         self.commands.submit(JobSubmission { job, choices, receiver: Box::new(events) }).map_err(gone)
     }
 
@@ -134,7 +133,7 @@ impl WorkerHandle {
             // The client may have disconnected.
             let _ = sender.send(work(scheduler));
         };
-        let gone = "the model is not loaded any more, or has failed: try again";
+        let gone = "the model is no longer loaded, or has failed: try again";
         let gone = || ApiError::new(ErrorKind::Unavailable, gone);
         self.commands.send(WorkerCommand::Between(Box::new(work))).map_err(|_| gone())?;
         result.await.map_err(|_| gone())

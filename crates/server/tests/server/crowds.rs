@@ -223,7 +223,7 @@ fn large_bodies_share_a_budget_and_small_ones_are_always_accepted() {
     let held = begun(&server, &format!("{HEAD}Content-Length: 700000\r\n\r\n{large}"));
     // The first 64 KiB of each body are not counted. Of the rest, the second body exceeds the
     // limit.
-    until("the body came", || server.metric("latent_http_body_bytes") > 530_000);
+    until("the body arrived", || server.metric("latent_http_body_bytes") > 530_000);
     let refused = server.post_text(CHAT, &large);
     assert!(refused.error(429).0.contains("bodies_bytes"));
     assert!(refused.header("retry-after").is_some());

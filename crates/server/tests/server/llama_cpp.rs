@@ -208,7 +208,7 @@ fn slots_are_hidden_and_refused_by_name() {
         ("POST", "/rerank", 501, "embeddings"),
         ("POST", "/v1/rerank", 501, "reranker"),
         ("POST", "/reranking", 501, "reranker"),
-        ("GET", "/cors-proxy", 403, "forwards"),
+        ("GET", "/cors-proxy", 403, "does not forward requests"),
         ("GET", "/tools", 403, "tools"),
         ("POST", "/props", 501, "flags"),
         ("POST", "/slots/0?action=save", 501, "--slot-save-path"),

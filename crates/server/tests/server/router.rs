@@ -210,7 +210,7 @@ fn a_list_that_is_read_again_changes_the_models() {
     // A faulty list changes nothing.
     *catalog.problem.lock().unwrap() = Some("models.ini, line 3: unknown key");
     let (problem, _) = server.get("/v1/models?reload=1").error(500);
-    assert_eq!(problem, "the list of models cannot be read again: models.ini, line 3: unknown key");
+    assert_eq!(problem, "the list of models cannot be reloaded: models.ini, line 3: unknown key");
     assert_eq!(names(server.get("/models")), ["b", "c", "d"]);
     // An empty list is valid. A model that is listed again is usable again.
     *catalog.problem.lock().unwrap() = None;
@@ -250,12 +250,12 @@ fn models_are_downloaded_and_deleted() {
         let status = &list["data"][1]["status"];
         status["value"] == "downloading" && status["progress"]["hf:o/n"] == json!({"done": 50, "total": 100})
     });
-    assert_eq!(download("o/n").error(400).0, "`model`: o/n is being downloaded already");
+    assert_eq!(download("o/n").error(400).0, "`model`: o/n is already being downloaded");
     result.send(Ok(())).unwrap();
     assert_eq!(events.until("o/n", "download_progress"), json!({"hf:o/n": {"done": 0, "total": 100}}));
     events.until("o/n", "download_finished");
     assert_eq!(names(server.get("/models")), ["a", "o/n"]);
-    assert_eq!(download("o/n").error(400).0, "`model`: the server has the model o/n already");
+    assert_eq!(download("o/n").error(400).0, "`model`: the server already has the model o/n");
     // A loaded model cannot be deleted.
     assert_eq!(server.post(CHAT, &ask(json!({"model": "o/n"}))).ok()["model"], "o/n");
     assert_eq!(delete("o/n").error(400).0, "`model`: o/n is in memory: POST /models/unload first");
@@ -269,7 +269,7 @@ fn models_are_downloaded_and_deleted() {
     assert_eq!(names(server.get("/models")), ["a"]);
     // Files that this server has not downloaded are not deleted.
     delete("o/n").error(404);
-    assert!(delete("a").error(400).0.contains("its files stay"));
+    assert!(delete("a").error(400).0.contains("its files are kept"));
     server.ask("DELETE", "/models", &[], "").error(400);
     assert_eq!(names(server.get("/models")), ["a"]);
 }

@@ -129,16 +129,20 @@ fn files_that_cannot_be_used_are_refused_and_change_nothing() {
         bytes
     };
     for (what, bytes, word) in [
-        ("empty", Vec::new(), "too early"),
+        ("empty", Vec::new(), "truncated"),
         ("text", b"not a cache".to_vec(), "LATNTKV1"),
-        ("cut", damaged(&|bytes| bytes.truncate(good.len() / 2)), "agree with its"),
+        ("cut", damaged(&|bytes| bytes.truncate(good.len() / 2)), "match its size"),
         ("longer", damaged(&|bytes| bytes.extend([0; 5000])), "damaged"),
         ("model", damaged(&|bytes| bytes[8] ^= 1), "another model"),
-        ("count", damaged(&|bytes| bytes[16..24].fill(0xff)), "agree with its"),
+        ("count", damaged(&|bytes| bytes[16..24].fill(0xff)), "match its size"),
         ("type", damaged(&|bytes| bytes[28] ^= 1), "cache type"),
         ("row", damaged(&|bytes| bytes[good.len() / 2] ^= 1), "checksum"),
         ("attachment", damaged(&|bytes| bytes[good.len() - 20] ^= 1), "checksum"),
-        ("no attachment", damaged(&|bytes| bytes.truncate(good.len() - 56)), "no cached text"),
+        (
+            "no attachment",
+            damaged(&|bytes| bytes.truncate(good.len() - 56)),
+            "not a cached prompt of a server",
+        ),
     ] {
         std::fs::write(folder.path().join(what), bytes).unwrap();
         let (message, _) = server.post("/slots/1?action=restore", &json!({"filename": what})).error(400);

@@ -147,7 +147,7 @@ fn invalid_certificate_files_are_named_before_listening() {
         ("missing.pem", "key.pem", "missing.pem"),
         ("certificate.pem", "missing.pem", "missing.pem"),
         ("certificate.pem", "certificate.pem", "certificate.pem"),
-        ("key.pem", "key.pem", "key.pem: it holds no certificate in PEM form"),
+        ("key.pem", "key.pem", "key.pem: it has no certificate in PEM format"),
         ("certificate.pem", "other-key.pem", "the certificate cannot be used"),
     ] {
         let tls = Some((file(certificate), file(key)));

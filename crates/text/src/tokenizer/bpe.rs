@@ -182,8 +182,7 @@ impl Bpe {
                 })
             };
             let pair = (id(&left)?, id(&right)?);
-            let rank =
-                u32::try_from(rank).map_err(|_| "it has more merges than can be counted".to_owned())?;
+            let rank = u32::try_from(rank).map_err(|_| "it has too many merges".to_owned())?;
             let merged = id(&joined)?;
             // Otherwise a user's text that spells `<|im_end|>` could merge to the control token.
             if control.contains(&merged) {

@@ -91,7 +91,7 @@ impl SplitPattern {
             PatternEngine::Backtracking(regex) => match regex.find_from_pos(text, at) {
                 Ok(found) => Ok(found.map(|found| found.range())),
                 Err(error) => Err(TextError::Encode(format!(
-                    "a pattern of the tokenizer fails at byte {at} of a piece of {} bytes: {error}",
+                    "a pattern of the tokenizer failed at byte {at} of a piece of {} bytes: {error}",
                     text.len()
                 ))),
             },

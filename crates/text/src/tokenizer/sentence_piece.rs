@@ -80,7 +80,7 @@ impl SentencePieces {
             }
         }
         if pieces.tokens.is_empty() {
-            return Err(malformed("it has no pieces; is it SentencePiece's?"));
+            return Err(malformed("it has no pieces; is it a SentencePiece model?"));
         }
         rules.check()?;
         let known = |id: i32| u32::try_from(id).ok().filter(|id| (*id as usize) < pieces.tokens.len());
@@ -130,7 +130,7 @@ impl SentencePieces {
         let wrong = |problem: &str| malformed(format!("piece {id} {problem}"));
         let text = std::str::from_utf8(text.unwrap_or_default()).map_err(|_| wrong("is not UTF-8 text"))?;
         if !(NORMAL..=BYTE).contains(&kind) {
-            return Err(wrong(&format!("is of kind {kind}; there are 1 to 6")));
+            return Err(wrong(&format!("is of kind {kind}, expected 1 to 6")));
         }
         if score.is_nan() {
             return Err(wrong("has a score that is not a number"));
@@ -253,13 +253,13 @@ impl SentencePieceSpec {
         let problem = if self.model_type != BPE {
             let name = ["unigram", "byte-pair encoding", "words", "characters"];
             let at = usize::try_from(self.model_type).unwrap_or(0).wrapping_sub(1);
-            format!("models of type {} are not read", name.get(at).unwrap_or(&"(unknown)"))
+            format!("models of type {} are not supported", name.get(at).unwrap_or(&"(unknown)"))
         } else if self.charsmap {
-            format!("its normalizer {:?} maps characters, which is not known", self.normalizer)
+            format!("its normalizer {:?} maps characters, which is not supported", self.normalizer)
         } else if self.joins_spaces {
-            "it removes spaces of a text, which is not known".into()
+            "it removes spaces of a text, which is not supported".into()
         } else if self.suffixes || !self.escapes_spaces {
-            "its spaces do not begin pieces, which is not known".into()
+            "its spaces do not begin pieces, which is not supported".into()
         } else {
             return Ok(());
         };

@@ -180,7 +180,7 @@ impl Tokenizer {
                 // The cast is exact: `MAX_TOKENS` is 2^20.
                 if vocabulary.insert(text, (special.len() + rank) as u32).is_some() {
                     let text = String::from_utf8_lossy(token);
-                    return Err(malformed(format!("vocab, token {rank}: {text:?} is there twice")));
+                    return Err(malformed(format!("vocab, token {rank}: {text:?} occurs twice")));
                 }
             }
             // Without a token for every byte, some text could not be encoded.

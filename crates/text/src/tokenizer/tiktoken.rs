@@ -96,7 +96,7 @@ pub(super) fn ranks(model: &[u8]) -> Result<Vec<Vec<u8>>, TextError> {
         // Published files are in the order of ranks, so another rank means a damaged file.
         if rank != ranks.len() {
             return Err(wrong(format!(
-                "rank {rank}, expected {}: ranks count up from 0 without holes",
+                "rank {rank}, expected {}: ranks count up from 0 without gaps",
                 ranks.len()
             )));
         }

@@ -93,7 +93,7 @@ fn malformed_files_are_rejected_with_the_line() {
     refused(&add("YWFhYWFhYWI= x"), &[&line, "invalid rank \"x\""]);
     refused(&add("YWFhYWFhYWI= 99999999999999999999"), &[&line, "invalid rank"]);
     refused(&add(&format!("YWFhYWFhYWI= {}", lines + 1)), &[&line, &format!("expected {lines}")]);
-    refused(&add(&format!("YWFhYWFhYWI= {}", lines - 1)), &[&line, "without holes"]);
+    refused(&add(&format!("YWFhYWFhYWI= {}", lines - 1)), &[&line, "without gaps"]);
     refused(&add(&format!("YQ== {lines}")), &["are the same", "\"a\""]);
     refused(&add(&format!("{} {lines}", "YWFh".repeat(200))), &[&line, "512 bytes"]);
     refused("YQ== 0\n", &["no token for the byte 0x00"]);

@@ -71,9 +71,9 @@ fn unsupported_components_and_values_are_rejected() {
         (
             "replace-empty-regex",
             replace(json!({"Regex": ""}), "x"),
-            &["normalizer.normalizers[0].pattern", "no empty text"],
+            &["normalizer.normalizers[0].pattern", "does not match the empty text"],
         ),
-        ("replace-star", replace(json!({"Regex": "a*"}), "x"), &["pattern", "no empty text"]),
+        ("replace-star", replace(json!({"Regex": "a*"}), "x"), &["pattern", "does not match the empty text"]),
         ("replace-look-ahead", replace(json!({"Regex": "(?=a)"}), "x"), &["pattern", "look-around"]),
         (
             "replace-big",
@@ -229,7 +229,7 @@ fn unsupported_models_and_options_are_rejected() {
         ("merge-unknown", small(&["a", "b"], &[["a", "b"]], json!({})), &["merge 0", "\"ab\""]),
         ("merge-one", pairs(json!({"merges": ["ab"]})), &["merge", "ab", "line 1"]),
         ("merge-three", pairs(json!({"merges": [["a", "b", "c"]]})), &["two texts"]),
-        ("two tokens, one id", small(&["a"], &[], json!({"vocab": {"a": 0, "b": 0}})), &["one id, 0"]),
+        ("two tokens, one id", small(&["a"], &[], json!({"vocab": {"a": 0, "b": 0}})), &["the same id, 0"]),
         ("negative id", small(&["a"], &[], json!({"vocab": {"a": -1}})), &["-1"]),
     ];
     for (name, file, words) in cases {

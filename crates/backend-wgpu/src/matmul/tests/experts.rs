@@ -311,7 +311,7 @@ fn operands_of_a_wrong_size_are_errors() {
     let upload =
         |format, shape, bytes: &[u8]| DeviceWeight::upload(&device, "w", (format, shape), bytes, None);
     let problem = |made: Result<DeviceWeight, crate::GpuError>| made.err().unwrap().to_string();
-    assert!(problem(upload(TensorType::I32, shape, &[0; 1024])).contains("no shader multiplies I32"));
+    assert!(problem(upload(TensorType::I32, shape, &[0; 1024])).contains("no shader supports I32"));
     assert!(problem(upload(TensorType::Q4_0, shape, &[0; 143])).contains("143 bytes"));
     let weight = upload(TensorType::Q4_0, shape, &[0; 144]).unwrap();
     let (x, y) = (Buffer::new(&device, "x", 4096).unwrap(), Buffer::new(&device, "y", 4096).unwrap());

@@ -233,9 +233,9 @@ impl Preset {
             // Drafts affect only the speed, so a draft model is not an error.
             "--hf-repo-draft" => {
                 self.draft_repo = value()?;
-                self.without_effect(key, "a second model does not draft");
+                self.without_effect(key, "draft models are not supported");
             }
-            "--model-draft" => self.without_effect(key, "a second model does not draft"),
+            "--model-draft" => self.without_effect(key, "draft models are not supported"),
             _ => return self.option(key, flag, inverted, (scope, serve)),
         }
         Ok(())
@@ -276,10 +276,8 @@ impl Preset {
         let flag = made.words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
         let flag = flag.split('=').next().unwrap_or_default().to_owned();
         if scope == PresetScope::Model && is_server_wide(&flag, serve) {
-            self.server_wide.push(format!(
-                "line {}: {} is a setting of the whole server: give {flag}",
-                key.line, key.name
-            ));
+            self.server_wide
+                .push(format!("line {}: {} applies to the whole server: use {flag}", key.line, key.name));
             made.words.clear();
         }
         let (key, line) = (key.name.clone(), key.line);
@@ -498,6 +496,6 @@ mod tests {
         assert!(preset.dedup_cache_models && !preset.load_on_startup);
         assert!(preset.options.iter().all(|option| option.words.is_empty()), "{:?}", preset.options);
         assert_eq!((preset.server_wide.len(), preset.without_effect.len()), (4, 2), "{preset:?}");
-        assert_eq!(preset.server_wide[0], "line 10: port is a setting of the whole server: give --port");
+        assert_eq!(preset.server_wide[0], "line 10: port applies to the whole server: use --port");
     }
 }

@@ -26,7 +26,7 @@ pub(super) fn priority(value: &str) -> FlagOutcome {
 pub(super) fn numa(value: &str) -> FlagOutcome {
     match value {
         "distribute" => FlagOutcome::flag("--pin", "nodes"),
-        "numactl" => FlagOutcome::Ignored("the affinity of the process always holds"),
+        "numactl" => FlagOutcome::Ignored("the affinity of the process always applies"),
         "isolate" => {
             FlagOutcome::Refused("start the server with `numactl --cpunodebind=0 --membind=0`".into())
         }
@@ -81,7 +81,7 @@ pub(super) fn spec_type(value: &str) -> FlagOutcome {
         "none" => FlagOutcome::flag("--draft", "none"),
         "draft-mtp" => FlagOutcome::flag("--draft", "mtp"),
         _ if value.starts_with("ngram-") => FlagOutcome::Ignored("n-gram drafts are on by default"),
-        _ => FlagOutcome::Refused("a second model cannot draft: draft-mtp, ngram-simple or none".into()),
+        _ => FlagOutcome::Refused("draft models are not supported: draft-mtp, ngram-simple or none".into()),
     }
 }
 
@@ -89,8 +89,8 @@ pub(super) fn spec_type(value: &str) -> FlagOutcome {
 pub(super) fn embd_normalize(value: &str) -> FlagOutcome {
     match value {
         // llama.cpp's norms: 2 is Euclidean, 1 taxicab, 0 the maximum, −1 none.
-        "2" => FlagOutcome::Ignored("embeddings have the length 1"),
-        _ => FlagOutcome::Refused("embeddings have the length 1 (2)".into()),
+        "2" => FlagOutcome::Ignored("embeddings have length 1"),
+        _ => FlagOutcome::Refused("embeddings have length 1 (2)".into()),
     }
 }
 

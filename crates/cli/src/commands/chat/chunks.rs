@@ -47,7 +47,9 @@ impl ReplyChunks {
         // or endless small ones.
         self.read += line.len();
         if self.data.len() + line.len() > MAX_EVENT_BYTES || self.read > MAX_ANSWER_BYTES {
-            return Err("the answer is larger than any answer is".into());
+            return Err(format!(
+                "the answer exceeds {MAX_ANSWER_BYTES} bytes, or one event {MAX_EVENT_BYTES}"
+            ));
         }
         if let Some(data) = line.strip_prefix("data:") {
             // The SSE specification makes one space after the colon optional.

@@ -10,15 +10,15 @@ const HELP: [(&str, &str); 12] = [
     ("/help", "show this"),
     ("/regen", "answer the last question again"),
     ("/edit [TEXT]", "change the last question, and ask it instead"),
-    ("/undo", "take back the last question and its answer"),
-    ("/clear", "forget the conversation, but for the system message"),
-    ("/system [TEXT]", "show the system message, or set it (- takes it away)"),
+    ("/undo", "remove the last question and its answer"),
+    ("/clear", "clear the conversation, except for the system message"),
+    ("/system [TEXT]", "show the system message, or set it (- removes it)"),
     ("/tokens", "how full the context is (also /context)"),
     ("/stats", "tokens and speed of the conversation so far"),
     ("/save FILE", "save the conversation and its cache; a .json file: the text"),
-    ("/load FILE", "go on with a saved conversation (also /restore)"),
+    ("/load FILE", "continue a saved conversation (also /restore)"),
     ("/quit", "leave, as Ctrl-D does"),
-    ("//TEXT", "a message that begins with a slash; or put a blank before it"),
+    ("//TEXT", "a message that begins with a slash; or put a space before it"),
 ];
 
 /// Completions. A final space if arguments follow.

@@ -58,7 +58,7 @@ fn read(path: &Path, entries: &mut FileHistory) -> Result<(), String> {
     match input_file::open(path) {
         Err(InputError::Io { error, .. }) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         Err(InputError::Io { error, .. }) => Err(error.to_string()),
-        Err(_) => Err("it is not a plain file".into()),
+        Err(_) => Err("it is not a regular file".into()),
         Ok((_, metadata)) if metadata.len() > MAX_BYTES => Err(format!("it has more than {MAX_BYTES} bytes")),
         Ok(_) => entries.load(path).map_err(|error| error.to_string()),
     }
@@ -117,6 +117,6 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        assert!(read(&path, &mut entries()).unwrap_err().contains("plain file"));
+        assert!(read(&path, &mut entries()).unwrap_err().contains("regular file"));
     }
 }

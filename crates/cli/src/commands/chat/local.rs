@@ -46,7 +46,8 @@ impl LocalPartner<'_> {
         }
         let config = latent_graph::ModelConfig::before_loading(&checkpoint)?;
         if latent_text::chat_template(&checkpoint)?.is_none() {
-            let problem = "the model has no chat template, which a conversation needs; `latent run --raw` continues a text with it";
+            let problem = "the model has no chat template, which a conversation needs; use `latent run \
+                           --raw` to continue a text";
             return Err(UsageError(problem.into()).into());
         }
         let mut formatter = ChatFormatter::open(&checkpoint, &config, args.model.engine.ctx_size)?;
@@ -114,7 +115,8 @@ impl LocalPartner<'_> {
         if conversation.len() <= 1 || self.shift.is_some() {
             let ctx = self.larger().map_or_else(String::new, |larger| format!(", or {larger}"));
             return anyhow!(
-                "the message and the prompt before it do not fit into a context of {context} tokens: shorten it{ctx}"
+                "the message and the prompt before it do not fit into a context of {context} tokens: shorten \
+                 the message{ctx}"
             );
         }
         anyhow!("the conversation does not fit into a context of {context} tokens: {}", self.ways_out())

@@ -249,7 +249,7 @@ impl Chat<'_> {
             ("/clear", _) => {
                 self.conversation.clear();
                 self.unanswered = None;
-                Ok("the conversation is forgotten".to_owned())
+                Ok("the conversation is cleared".to_owned())
             }
             // The guard removes the question. It is false if the conversation has none.
             ("/undo", _) if self.conversation.undo() => {
@@ -263,7 +263,7 @@ impl Chat<'_> {
             ("/edit", text) if self.unanswered.is_some() || self.conversation.has_question() => {
                 match self.edited(text, input) {
                     Ok(Some(question)) => return self.ask_instead(&question),
-                    Ok(None) => Ok("nothing is changed".to_owned()),
+                    Ok(None) => Ok("nothing has changed".to_owned()),
                     Err(error) => Err(error),
                 }
             }
@@ -271,11 +271,12 @@ impl Chat<'_> {
             ("/system", text) => Ok(self.system(text)),
             ("/context" | "/tokens", _) => Ok(self.fullness()),
             ("/stats", _) => Ok(self.stats.text()),
-            ("/save" | "/load" | "/restore", "") => Err(anyhow!("{name} needs the name of a file")),
+            ("/save" | "/load" | "/restore", "") => Err(anyhow!("{name} needs a file name")),
             ("/save", file) => self.partner.save(&self.conversation, Path::new(file)),
             ("/load" | "/restore", file) => self.load(Path::new(file)),
             _ => Err(anyhow!(
-                "{name}: no such command; /help lists them, and a message that begins with a slash is written with two"
+                "unknown command {name}; /help lists the commands (to send a message that begins with /, \
+                 type //)"
             )),
         };
         match &done {
@@ -346,7 +347,7 @@ impl Chat<'_> {
             },
             "-" => {
                 self.conversation.set_system("");
-                "the system message is taken away".into()
+                "the system message is removed".into()
             }
             text => {
                 self.conversation.set_system(text);
@@ -358,7 +359,7 @@ impl Chat<'_> {
     fn fullness(&self) -> String {
         let messages = self.conversation.messages().len();
         let Some((used, context)) = self.partner.context() else {
-            return format!("the server does not say how many tokens its context has; {messages} messages");
+            return format!("the server does not report its context size; {messages} messages");
         };
         let percent = used * 100 / context.max(1);
         let larger = self.partner.larger().map_or_else(String::new, |larger| format!("; {larger}"));
@@ -423,6 +424,6 @@ fn edit_in_editor(editor: &str, text: &str) -> Result<String> {
     // The path is opened again: vim and others replace the file instead of writing to it, and
     // `file` would still be the old one.
     let text = input_file::read_text(path, MAX_EDITED_BYTES)
-        .context("the edited text cannot be read: nothing is changed")?;
+        .context("the edited text cannot be read: nothing has changed")?;
     Ok(text.trim_end_matches(['\n', '\r']).to_owned())
 }

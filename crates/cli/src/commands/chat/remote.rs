@@ -50,7 +50,7 @@ impl RemotePartner<'_> {
         let server = ServerClient::new(url, args.server.api_key_file.as_deref())?;
         if server.exposes_key() && !args.quiet {
             say(&format!(
-                "(warning: the connection to {} has no TLS, so that others can read the key)",
+                "(warning: the connection to {} is not encrypted, so others can read the key)",
                 server.url()
             ));
         }
@@ -117,7 +117,7 @@ impl RemotePartner<'_> {
                     return Ok((Err(Trouble::Stalled { url, seconds }), chunks));
                 }
                 Ok(Some(StreamLine::End)) => {
-                    let problem = "it ended before the answer did".to_owned();
+                    let problem = "the stream ended before the answer".to_owned();
                     let lost = Trouble::Lost { url: self.server.url().to_owned(), problem };
                     return Ok((if chunks.is_over() { Ok(()) } else { Err(lost) }, chunks));
                 }
@@ -148,7 +148,7 @@ impl RemotePartner<'_> {
             }
             if idle > MAX_IDLE_BYTES {
                 let problem =
-                    format!("the server sent more than {MAX_IDLE_BYTES} bytes without a part of an answer");
+                    format!("the server sent more than {MAX_IDLE_BYTES} bytes without any answer text");
                 return Ok((Err(Trouble::Response { url: self.server.url().to_owned(), problem }), chunks));
             }
         }
@@ -210,7 +210,8 @@ impl Partner for RemotePartner<'_> {
         // Reports why the file cannot be opened, if so.
         input_file::open(path)?;
         anyhow::bail!(
-            "{}: not a conversation in JSON; load one that was saved with its cache without --url, and save it as a .json file",
+            "{}: not a conversation in JSON; if it was saved with its cache, load it without --url and save \
+             it as a .json file",
             path.display()
         )
     }
@@ -261,11 +262,9 @@ fn chosen(list: &str, args: &ChatArgs) -> Result<ModelSelection> {
     };
     if !ids.is_empty() && !ids.contains(&named.as_str()) {
         let known: Vec<String> = ids.into_iter().take(MAX_NAMES).map(shortened).collect();
-        return Err(UsageError(format!(
-            "-m {named}: the server has no such model; it has {}",
-            known.join(", ")
-        ))
-        .into());
+        return Err(
+            UsageError(format!("-m {named}: unknown model; the server has {}", known.join(", "))).into()
+        );
     }
     Ok(ModelSelection { model: Some(named), ..ModelSelection::default() })
 }

@@ -32,7 +32,7 @@ impl Stats {
         let ReplyFigures { prompt, cached, tokens, prompt_seconds, seconds, drafted, accepted, .. } =
             self.sum;
         if self.answers == 0 {
-            return "nothing is answered yet".into();
+            return "no answers yet".into();
         }
         let new = prompt.saturating_sub(cached);
         let share = |part: usize, whole: usize| part as f64 * 100.0 / whole.max(1) as f64;

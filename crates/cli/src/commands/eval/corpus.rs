@@ -28,7 +28,7 @@ pub(crate) fn bos(checkpoint: &Checkpoint) -> Result<Option<u32>> {
 pub(super) fn read(path: &Path) -> Result<String> {
     let text = input::file_text(path)?;
     if text.trim().is_empty() {
-        return Err(UsageError(format!("{}: the file is empty; give one with text", path.display())).into());
+        return Err(UsageError(format!("{}: the file is empty; use a file with text", path.display())).into());
     }
     Ok(text)
 }

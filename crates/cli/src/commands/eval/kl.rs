@@ -63,8 +63,8 @@ fn run_base(
     folder: &Path,
 ) -> Result<KlBase> {
     if ranks::hosts(args.model.engine.partition.as_ref())?.is_some() {
-        let problem = "several ranks load one model, and not a base before it: write its logits with `latent eval perplexity --kl-divergence-base FILE`, and \
-                       give that FILE with --kl-divergence-base";
+        let problem = "several ranks cannot load a base model too: write its logits with `latent eval \
+                       perplexity --kl-divergence-base FILE`, then pass that FILE with --kl-divergence-base";
         return Err(UsageError(problem.into()).into());
     }
     let mut settings = args.model.engine.clone();

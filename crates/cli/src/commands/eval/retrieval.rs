@@ -22,7 +22,8 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
     let room = engine_args.ctx_size.unwrap_or(config.context_length);
     if longest + args.n_predict > room {
         let problem = format!(
-            "prompts of {longest} tokens and answers of {} do not fit into a context of {room} tokens: give other --lengths",
+            "prompts of {longest} tokens and answers of {} do not fit into a context of {room} tokens: use \
+             smaller --lengths",
             args.n_predict
         );
         return Err(UsageError(problem).into());
@@ -67,14 +68,14 @@ pub(super) fn run(args: &RetrievalArgs) -> Result<()> {
 fn haystack(path: Option<&Path>) -> Result<Haystack> {
     let Some(path) = path else { return Ok(Haystack::SimilarFacts) };
     Haystack::of_text(&corpus::read(path)?)
-        .ok_or_else(|| UsageError(format!("{}: the text has no sentence", path.display())).into())
+        .ok_or_else(|| UsageError(format!("{}: the text has no sentences", path.display())).into())
 }
 
 fn hide(haystack: &Haystack, case: RetrievalCase, asker: &QuestionPrompter) -> Result<Needle> {
     let tokens = &mut |text: &str| asker.prompt_if_fits(text);
-    haystack.hide(case, tokens)?.ok_or_else(|| {
-        UsageError(format!("--lengths {}: the question alone has more tokens", case.length)).into()
-    })
+    haystack
+        .hide(case, tokens)?
+        .ok_or_else(|| UsageError(format!("--lengths {}: the question alone is longer", case.length)).into())
 }
 
 /// Whether the answer to a prompt contains the code.

@@ -40,7 +40,8 @@ impl Multiprocessor {
 
 pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()> {
     if device.gpu.is_none() {
-        let problem = "kernels of the CPU are functions: `latent kernels count` is for --device gpu or gpu:N; `latent kernels perf` times them";
+        let problem =
+            "`latent kernels count` needs --device gpu or gpu:N; for CPU kernels, use `latent kernels perf`";
         return Err(UsageError(problem.into()).into());
     }
     let filter = filter(device, &args.filter, None)?;
@@ -66,16 +67,18 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsCountArgs) -> Result<()>
     } else {
         if found.iter().flat_map(|count| &count.calls).any(|call| call.compiled.instructions.is_some()) {
             output::line(
-                "instr. to fit: what the driver has compiled: instructions, cycles of a subgroup as it estimates them (some turns for each loop), registers of a thread, those moved to memory, subgroups of a processor",
+                "instr. to fit: the driver's statistics: instructions, estimated cycles per subgroup (a few \
+                 iterations per loop), registers per thread, spilled registers, subgroups per processor",
             )?;
         } else {
             output::line(
-                "the driver does not say what it has compiled (Vulkan: VK_KHR_pipeline_executable_properties)",
+                "the driver does not report compiled shaders (Vulkan: VK_KHR_pipeline_executable_properties)",
             )?;
         }
         output::line(
-            "MB: what must be read at least. occ.: share of a multiprocessor's threads at a time, by threads and workgroup memory alone, of NVIDIA's compute \
-             capabilities 8.9 and 9.0. banks: accesses to workgroup memory with several addresses in one of 32 banks, of all in the shader, and the most in one",
+            "MB: minimum bytes read. occ.: occupancy as limited by threads and workgroup memory, for NVIDIA \
+             compute capabilities 8.9 and 9.0. banks: accesses to workgroup memory with conflicts in 32 \
+             banks, of all in the shader, and the most addresses in one bank",
         )?;
     }
     if !problems.is_empty() {

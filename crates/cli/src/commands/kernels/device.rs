@@ -22,7 +22,8 @@ pub(super) fn filter(device: &DeviceKernels, words: &[String], tier: Option<Tier
 /// The error of a filter that matches nothing: a typo should not look like success.
 pub(super) fn nothing(words: &[String]) -> Result<()> {
     let problem = format!(
-        "no kernel and case has all of {:?} in its name: see the names with `latent kernels support` or `latent kernels test --cases`",
+        "no kernel or case name contains all of {:?}: `latent kernels support` and `latent kernels test \
+         --cases` list the names",
         words.join(" ")
     );
     Err(UsageError(problem).into())

@@ -26,14 +26,12 @@ const MAX_LIMITS_AGE: Duration = Duration::from_secs(10);
 pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> {
     let filter = filter(device, &args.filter, args.isa)?;
     if device.gpu.is_some() && args.threads > 1 {
-        let problem =
-            format!("--threads {} is for the CPU: a GPU runs one kernel after the other", args.threads);
+        let problem = format!("--threads {} is for the CPU: a GPU runs kernels one by one", args.threads);
         return Err(UsageError(problem).into());
     }
     if let Some(path) = &args.save {
         if device.gpu.is_some() {
-            let problem =
-                "--save keeps times of CPU kernels, which --tuned chooses between: leave out --device";
+            let problem = "--save stores times of CPU kernels for --tuned: omit --device";
             return Err(UsageError(problem.into()).into());
         }
         target::check(path, args.force)?;
@@ -45,7 +43,8 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
         && available.bytes < wanted + LIMITS_BYTES
     {
         bail!(
-            "--memory {} needs {} in addition to {} for measuring the limits, but {} are available: use a smaller --memory",
+            "--memory {} needs {} plus {} for measuring the limits, but {} are available: use a smaller \
+             --memory",
             args.memory,
             format_bytes(wanted),
             format_bytes(LIMITS_BYTES),
@@ -87,7 +86,7 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsPerfArgs) -> Result<()> 
     );
     printed?;
     if let Some(error) = limits.failure {
-        return Err(error).context("measuring what the machine can do");
+        return Err(error).context("measuring the machine's limits");
     }
     if found.is_empty() && problems.is_empty() && !interrupt::asked() {
         return match args.save {
@@ -143,7 +142,8 @@ fn timings(device: &DeviceKernels, threads: usize, found: &[Measurement]) -> Res
 /// The error if a filter matches no product.
 fn nothing_to_save(words: &[String]) -> Result<()> {
     let problem = format!(
-        "--save keeps times of products, and no product has all of {:?} in its name: give other words, such as q4_k, or none",
+        "--save stores times of matrix products, but no product name contains all of {:?}: use other words, \
+         such as q4_k, or none",
         words.join(" ")
     );
     Err(UsageError(problem).into())

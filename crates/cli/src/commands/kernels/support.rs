@@ -38,13 +38,13 @@ pub(super) fn run(device: &DeviceKernels, args: &KernelsSupportArgs) -> Result<(
             features.iter().filter(|(_, there)| *there == wanted).map(|(name, _)| *name).collect();
         if names.is_empty() { "none".into() } else { names.join(", ") }
     };
-    output::line(&format!("features: {}; not here: {}", named(true), named(false)))?;
+    output::line(&format!("features: {}; missing: {}", named(true), named(false)))?;
     output::line(&format!("kernels: {}, of which {here} run here", kernels.len()))?;
     if let Some(gpu) = &device.gpu {
         gpu.offers.iter().try_for_each(|offer| output::line(offer))?;
         return by_shaders(&found);
     }
-    output::line("yes: runs here; no: this machine lacks the instructions; –: not implemented")?;
+    output::line("yes: runs here; no: this CPU does not have the instructions; –: not implemented")?;
     output::line("")?;
     let columns = |cells: Vec<String>| cells.iter().map(|cell| format!("{cell:>9}")).collect::<String>();
     output::line(&format!(
@@ -83,7 +83,7 @@ fn by_shaders(found: &[OperationSupport]) -> Result<()> {
     for row in there {
         let kernels = row.kernels.iter().map(|kernel| match &kernel.missing {
             None => kernel.kernel.clone(),
-            Some(missing) => format!("{} (not here: no {missing})", kernel.kernel),
+            Some(missing) => format!("{} (not supported here: no {missing})", kernel.kernel),
         });
         output::line(&format!(
             "{:<16}{:<10}{:<7}{:<6}{}",
@@ -95,8 +95,8 @@ fn by_shaders(found: &[OperationSupport]) -> Result<()> {
         ))?;
     }
     output::line(&format!(
-        "{} rows of the table have kernels of other devices alone. Norms, rope, attention, routing and other operations of a model are shaders that the \
-         table does not hold one by one; models of every architecture test them",
+        "{} rows of the table have kernels for other devices only. The table does not list the shaders of \
+         norms, rope, attention, routing and other operations; models of every architecture test them",
         others.len()
     ))
 }

@@ -103,7 +103,7 @@ fn print_test(
         }
     }
     for level in backend.levels().iter().filter(|level| !level.available) {
-        output::line(&format!("skipped: {}, which this machine does not have", level.name))?;
+        output::line(&format!("skipped: this machine does not support {}", level.name))?;
     }
     let (failed, skipped) = (sums.iter().map(|(_, sum)| sum.failed).sum::<usize>(), count_skipped(outcomes));
     let kernels = sums.iter().filter(|(_, sum)| sum.passed + sum.failed > 0).count();

@@ -50,7 +50,7 @@ pub(super) fn best(proposals: &[Proposal]) -> Result<&Prediction> {
     match proposals.first().map(|proposal| &proposal.best) {
         Some(Ok(best)) => Ok(best),
         Some(Err(error)) => Err(error.clone().into()),
-        None => Err(crate::exit::UsageError("the hosts file lists no hosts".into()).into()),
+        None => Err(crate::exit::UsageError("the hosts file has no hosts".into()).into()),
     }
 }
 

@@ -104,7 +104,7 @@ impl LogitsCheck {
 fn compared(reference: &[Vec<f32>], got: &[Vec<f32>]) -> Result<(f64, usize), String> {
     if got.len() != reference.len() || reference.iter().zip(got).any(|(a, b)| a.len() != b.len()) {
         let (rows, expected) = (got.len(), reference.len());
-        return Err(format!("{rows} rows of logits came back, expected {expected}"));
+        return Err(format!("found {rows} rows of logits, expected {expected}"));
     }
     // In f64, so that errors of 1e-13 can be measured.
     let square = |value: f32| f64::from(value) * f64::from(value);

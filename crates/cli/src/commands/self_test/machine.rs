@@ -60,7 +60,7 @@ impl MachineReport {
         let tier = cpu.isa(None)?;
         let memory = memory::available();
         let limits =
-            latent_backends::limits(&*cpu, &placement, tier).context("measuring what the machine can do")?;
+            latent_backends::limits(&*cpu, &placement, tier).context("measuring the machine's limits")?;
         let gpus = latent_backends::gpu_devices();
         Ok(MachineReport {
             cpu: cpu_info(),

@@ -62,7 +62,8 @@ pub(super) fn run_all(args: &SelfTestArgs) -> Result<()> {
     match failed {
         0 => Ok(()),
         _ => Err(ReportedProblems(format!(
-            "{failed} of {} checks failed: report this with the whole output; a device that fails gives wrong text",
+            "{failed} of {} checks failed: report this with the whole output; a failing device produces \
+             wrong text",
             checks.len()
         ))
         .into()),

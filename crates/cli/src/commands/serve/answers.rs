@@ -73,7 +73,8 @@ fn template(given: &str) -> Result<String> {
         given if given.contains('{') => given.to_owned(),
         path => input_file::read_text(Path::new(path), MAX_TEMPLATE_BYTES).map_err(|error| {
             UsageError(format!(
-                "--chat-template: {error}; of llama.cpp's built-in templates only chatml is known by its name: give a file with the template"
+                "--chat-template: {error}; of llama.cpp's built-in template names only chatml is supported: \
+                 use a file with the template"
             ))
         })?,
     };

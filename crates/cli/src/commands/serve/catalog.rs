@@ -58,7 +58,7 @@ impl ModelCatalog for Catalog {
         let (model, settings) = (reference(name)?, hub::settings().map_err(text)?);
         if settings.offline {
             return Err(
-                "the server was started with --offline (or HF_HUB_OFFLINE): it downloads nothing".into()
+                "downloads are disabled: the server was started with --offline (or HF_HUB_OFFLINE)".into()
             );
         }
         if let Some(found) = latent_hub::find(&settings, &model).map_err(text)? {
@@ -85,14 +85,14 @@ impl ModelCatalog for Catalog {
         // A repository may hold several cached quants. Deleting "the usual one" could remove the
         // wrong files.
         if model.choice == ModelSelector::Usual {
-            return Err("expected OWNER/NAME:QUANT, which names one model".into());
+            return Err("expected OWNER/NAME:QUANT, a single model".into());
         }
         // Two names may mean the same files, so canonical paths are compared.
         let path = hub::cached_path(Path::new(&model.to_string()));
         let uses = |other: &&String| path.is_some() && hub::cached_path(Path::new(other)) == path;
         if let Some(other) = in_use.iter().find(uses) {
             return Err(format!(
-                "its files are those of {other}, which is in memory: POST /models/unload first"
+                "it shares files with {other}, which is in memory: POST /models/unload first"
             ));
         }
         latent_hub::remove(&settings, &model).map(drop).map_err(text)

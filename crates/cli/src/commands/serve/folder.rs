@@ -35,7 +35,8 @@ pub(super) fn models(folder: &Path) -> Result<BTreeMap<String, PathBuf>> {
     }
     if found.is_empty() {
         return Err(wrong(
-            "it holds no model: .gguf or .latent files, or folders with them or with .safetensors".into(),
+            "it has no models: expected .gguf or .latent files, or folders with them or with .safetensors"
+                .into(),
         )
         .into());
     }
@@ -82,7 +83,7 @@ mod tests {
             std::fs::write(path, "").unwrap();
         };
         let problem = models(folder.path()).unwrap_err().to_string();
-        assert!(problem.contains("it holds no model"), "{problem}");
+        assert!(problem.contains("it has no models"), "{problem}");
         for name in [
             "a.gguf",
             "b-00001-of-00002.gguf",

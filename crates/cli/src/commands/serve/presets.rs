@@ -36,7 +36,7 @@ pub(super) fn apply(args: &ServeArgs, path: &Path, wanted: &mut Vec<WantedModel>
             (existing, model) => {
                 let model = model.or_else(|| reference(&section.name));
                 let model = model.ok_or_else(|| {
-                    let problem = "names no model of the server: give it a `model` or an `hf-repo`";
+                    let problem = "has no model: add a `model` or an `hf-repo`";
                     wrong(format!("line {}: [{}] {problem}", section.line, section.name))
                 })?;
                 let at =

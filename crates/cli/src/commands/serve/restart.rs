@@ -40,7 +40,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         soon = if began.elapsed() < MIN_RUN_TIME { soon + 1 } else { 0 };
         let Some(pause) = PAUSES_MS.get(soon) else {
             let problem = format!(
-                "the ranks ended {soon} times soon after their start ({status}): see what they said above"
+                "the ranks ended {soon} times soon after their start ({status}): see their output above"
             );
             return Err(exit::ReportedProblems(problem).into());
         };
@@ -58,7 +58,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
 /// The command line that starts all ranks.
 fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
     if job::launched() {
-        let problem = "--restart starts mpirun itself: give it to `latent serve`, and how to start the ranks as --launch \"mpirun …\"";
+        let problem =
+            "--restart starts mpirun itself: run `latent serve` without mpirun, with --launch \"mpirun …\"";
         return Err(UsageError(problem.into()).into());
     }
     let mut command: Vec<OsString> = match (&args.server.launch, &args.engine.partition) {
@@ -69,12 +70,13 @@ fn launch(args: &ServeArgs) -> Result<Vec<OsString>> {
             ["mpirun", "-n", &partition.ranks().to_string(), "--bind-to", "none"].map(Into::into).into()
         }
         (None, None) => {
-            let problem = "--restart is for ranks: give --partition, or --launch with how to start them";
+            let problem =
+                "--restart is for ranks: add --partition, or --launch with the command that starts them";
             return Err(UsageError(problem.into()).into());
         }
     };
     if command.is_empty() {
-        return Err(UsageError("--launch: no command is given".into()).into());
+        return Err(UsageError("--launch: the command is empty".into()).into());
     }
     if !cfg!(feature = "mpi") {
         return Err(UsageError(format!("--restart: {}", job::WITHOUT_MPI)).into());

@@ -36,7 +36,7 @@ pub(super) fn sources(args: &ServeArgs, setup: &Arc<Setup>) -> Result<Vec<ModelS
     let mut wanted = wanted(args)?;
     let shared = ranks::hosts(args.engine.partition.as_ref())?.is_some();
     if shared && (wanted.len() > 1 || is_router(args)) {
-        return Err(UsageError("ranks share one model: give one --model".into()).into());
+        return Err(UsageError("ranks share one model: use a single --model".into()).into());
     }
     if wanted.len() == 1 && !is_router(args) {
         // A single model is opened here, so that its errors end the command at once.
@@ -90,7 +90,7 @@ fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Resu
         return Err(UsageError("--tags needs a single model".into()).into());
     }
     if args.server.alias.is_some() {
-        let problem = "--alias names a model that is alone: give each of several as NAME=MODEL";
+        let problem = "--alias needs a single model: name each of several as NAME=MODEL";
         return Err(UsageError(problem.into()).into());
     }
     let mut known = HashSet::new();
@@ -102,10 +102,8 @@ fn unopened(args: &ServeArgs, setup: &Arc<Setup>, all: Vec<WantedModel>) -> Resu
         let name = name.or_else(|| stem(&path)).unwrap_or_default();
         // Two files in different folders may have the same name.
         if name.is_empty() || !known.insert(name.clone()) {
-            let problem = format!(
-                "--model {}: each of several models needs a name of its own: NAME=MODEL",
-                path.display()
-            );
+            let problem =
+                format!("--model {}: each of several models needs its own name: NAME=MODEL", path.display());
             return Err(UsageError(problem).into());
         }
         // Models of the hub are downloaded on their first request, so only local files must exist.

@@ -83,7 +83,7 @@ fn read(source: &ServerSource) -> Result<ServerReading> {
     let ServerSource { server, patience } = source;
     let metrics = server.get("/metrics", MAX_METRICS_BYTES, *patience).map_err(|trouble| match trouble {
         Trouble::NotFound { url, .. } => anyhow::Error::from(ReportedProblems(format!(
-            "{url} has no /metrics: is it the address of a server? (llama-server needs --metrics)"
+            "{url} has no /metrics: is it a server's address? (llama-server needs --metrics)"
         ))),
         other => other.into(),
     })?;
@@ -91,7 +91,7 @@ fn read(source: &ServerSource) -> Result<ServerReading> {
     let metrics = ScrapedMetrics::parse(&metrics);
     if metrics.is_empty() {
         return Err(ReportedProblems(format!(
-            "{}/metrics has no figures of Latent or llama.cpp",
+            "{}/metrics has no metrics of Latent or llama.cpp",
             server.url()
         ))
         .into());
@@ -118,7 +118,7 @@ fn readings(source: Arc<ServerSource>, interval: Duration) -> Result<Receiver<Re
         }
     };
     let started = thread::Builder::new().name("metrics".into()).spawn(make);
-    started.context("the system refuses a thread that reads the metrics: are its thread limits too low?")?;
+    started.context("cannot start a thread that reads the metrics: are the thread limits too low?")?;
     Ok(readings)
 }
 

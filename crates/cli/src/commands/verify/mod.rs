@@ -58,7 +58,7 @@ pub(super) fn run(args: &VerifyArgs) -> Result<()> {
 fn weights(outline: &Outline, args: &VerifyArgs) -> Result<()> {
     let file = outline.display_name();
     let Some(checkpoint) = outline.whole() else {
-        anyhow::bail!("{file}: its weights are missing or incomplete, so that --weights has nothing to read");
+        anyhow::bail!("{file}: --weights needs weights, but they are missing or incomplete");
     };
     let threads = args.model.engine.options().place().threads();
     let deep = deep::look(checkpoint, threads)?;
@@ -253,7 +253,7 @@ fn edges(subject: &Subject<'_>, args: &VerifyArgs) -> Result<()> {
     let chosen = sessions.iter().find(|session| form(session) == wanted);
     // Not every combination of formulation and cache exists.
     let Some(session) = chosen else {
-        return Err(crate::exit::UsageError("an expanded cache goes with --mla naive".into()).into());
+        return Err(crate::exit::UsageError("--expanded-cache requires --mla naive".into()).into());
     };
     let plan = &session.stages[0].plans[0];
     if args.json {

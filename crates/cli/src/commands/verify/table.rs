@@ -97,7 +97,7 @@ pub(super) fn text(deep: &DeepReport, file: &str) -> String {
     }
     let judged: Vec<(&DeepTensor, TensorVerdict)> =
         deep.tensors.iter().filter_map(|t| Some((t, judge(t.statistics.as_ref()?)))).collect();
-    for (title, odd) in [("wrong", false), ("odd, and perhaps meant so", true)] {
+    for (title, odd) in [("wrong", false), ("unusual, possibly intended", true)] {
         let of = |j: &TensorVerdict| if odd { j.odd.join("; ") } else { j.wrong.join("; ") };
         let problems: Vec<String> = judged
             .iter()

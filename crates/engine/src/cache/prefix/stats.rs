@@ -12,7 +12,7 @@ pub struct PrefixStats {
     pub lookups: u64,
     /// Prompts with a cached prefix.
     pub hits: u64,
-    /// Prompt tokens that did not have to run.
+    /// Prompt tokens that were reused from the cache.
     pub tokens_saved: u64,
     /// Tokens of all prompts that were looked up.
     pub tokens_asked: u64,

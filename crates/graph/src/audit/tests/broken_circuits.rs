@@ -146,7 +146,7 @@ fn a_cache_that_is_not_as_stated_is_found() {
         (
             Code::A83,
             row,
-            r#"it stores ["latent", "k_rope"], the circuit states the row ["k_rope", "latent"]"#,
+            r#"it stores ["latent", "k_rope"], but the circuit declares the row ["k_rope", "latent"]"#,
             r#"{"value": "k_rope", "width": "rope", "rotated": true}, {"value": "latent", "width": "kv_lora"}"#,
         ),
     ];

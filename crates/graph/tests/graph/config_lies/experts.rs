@@ -69,7 +69,7 @@ fn dense_layers_where_routers_are_stored_and_the_reverse() {
         &["model.layers.2.mlp.gate.weight", "missing"],
     );
     let types = deepseek_v3().set("mlp_layer_types", json!(["dense", "sparse"]));
-    config(types, &["mlp_layer_types", "[\"dense\", \"sparse\"]", "a list of 61 texts"]);
+    config(types, &["mlp_layer_types", "[\"dense\", \"sparse\"]", "a list of 61 strings"]);
     config_key("moe_layer_freq", json!(0), "from 1");
 }
 

@@ -18,15 +18,15 @@ fn keys_that_change_what_is_computed() {
     for (key, value, expected) in [
         ("mlp_bias", json!(true), "false"),
         ("use_qk_norm", json!(true), "false"),
-        ("use_mla", json!(false), "another architecture"),
+        ("use_mla", json!(false), "Multi-head Latent Attention are not supported"),
         ("hc_mult", json!(4), "hyper-connections"),
         ("sliding_window", json!(4096), "window"),
         ("attn_logit_softcapping", json!(50.0), "capped attention scores"),
         ("final_logit_softcapping", json!(30.0), "capped logits"),
         ("logit_softcap", json!(30.0), "capped logits"),
         ("swiglu_limit", json!(10.0), "clamped"),
-        ("zero_expert_num", json!(256), "experts that pass their input on"),
-        ("num_zero_experts", json!(256), "experts that pass their input on"),
+        ("zero_expert_num", json!(256), "identity experts are not supported"),
+        ("num_zero_experts", json!(256), "identity experts are not supported"),
         ("partial_rotary_factor", json!(0.5), "64 of 192 elements"),
         ("attention_bias", json!("yes"), "true or false"),
         ("index_topk", json!(0), "from 1"),
@@ -88,14 +88,17 @@ fn layers_of_linear_attention_that_contradict_the_rest_are_named() {
     );
     config(
         listed(json!([4]), json!([0])),
-        &["linear_attn_config.kda_layers", "is 0", "counted from 1 to 61"],
+        &["linear_attn_config.kda_layers", "is 0", "layer numbers from 1 to 61"],
     );
     config(listed(json!([4]), json!([62])), &["linear_attn_config.kda_layers", "is 62"]);
     config(
         listed(json!([4]), json!(all)),
         &["linear_attn_config.full_attn_layers", "is 4", "each in one list"],
     );
-    config(listed(json!("4"), json!(all)), &["linear_attn_config.full_attn_layers", "a list of layers"]);
+    config(
+        listed(json!("4"), json!(all)),
+        &["linear_attn_config.full_attn_layers", "a list of layer numbers"],
+    );
     let groups = all_latent().without("layer_types").set("layer_group_size", json!(0));
     config(groups, &["layer_group_size", "from 1"]);
 }

@@ -29,7 +29,7 @@ fn a_hidden_size_that_differs_from_the_embedding() {
 fn a_file_without_an_embedding() {
     gguf(
         small().without_tensor("token_embd.weight"),
-        &["tensor token_embd.weight", "missing", "vocabulary only"],
+        &["tensor token_embd.weight", "missing", "vocabulary-only file cannot run"],
     );
     let mut folder = deepseek_v3();
     folder.tensors.remove("model.embed_tokens.weight");

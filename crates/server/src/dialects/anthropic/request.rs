@@ -61,7 +61,7 @@ fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstr
             OutputConstraint::schema(schema, "output_config.format.schema", limits)
         }
         "text" => Ok(OutputConstraint::Free),
-        other => Err(format.error("type", format!("{other:?} is not \"json_schema\""))),
+        other => Err(format.error("type", format!("unknown value {other:?}, expected \"json_schema\""))),
     }
 }
 
@@ -101,7 +101,8 @@ pub(super) fn read_conversation(
             "none" => ToolChoice::None,
             "tool" => ToolChoice::Named(choice.require_str("name")?.to_owned()),
             other => {
-                return Err(choice.error("type", format!("{other:?} is none of auto, any, tool and none")));
+                return Err(choice
+                    .error("type", format!("unknown value {other:?}, expected auto, any, tool or none")));
             }
         };
         conversation.parallel = !choice.bool("disable_parallel_tool_use")?.unwrap_or(false);
@@ -130,7 +131,8 @@ fn read_thinking(
             // The model decides.
             "adaptive" | "between-tools" => {}
             other => {
-                let problem = format!("{other:?} is none of enabled, disabled, adaptive and between-tools");
+                let problem =
+                    format!("unknown value {other:?}, expected enabled, disabled, adaptive or between-tools");
                 return Err(thinking.error("type", problem));
             }
         }
@@ -145,7 +147,7 @@ fn read_thinking(
 }
 
 /// The error for a message without content.
-const EMPTY: &str = "the content is empty: a message of the user needs a text or a block";
+const EMPTY: &str = "the content is empty: a user message needs a text or a block";
 
 /// The start of a block that Claude Code puts before its system text, for Anthropic's billing.
 const BILLING_HEADER: &str = "x-anthropic-billing-header:";
@@ -195,7 +197,11 @@ impl Reader {
             "assistant" => Role::Assistant,
             // Claude Code sends system messages within the conversation.
             "system" => Role::System,
-            other => return Err(message.error("role", format!("{other:?} is neither user nor assistant"))),
+            other => {
+                return Err(
+                    message.error("role", format!("unknown value {other:?}, expected user or assistant"))
+                );
+            }
         };
         match message.get("content") {
             None => Err(message.missing("content")),

@@ -88,8 +88,8 @@ pub(crate) async fn slot_action(
 async fn act(asker: &RequestContext, id: &str, uri: &Uri, body: Body) -> Result<Value, ApiError> {
     let config = &asker.app.config;
     let Some(folder) = config.slot_save_path.clone() else {
-        let problem = "this server keeps no texts of slots: start it with --slot-save-path FOLDER. Cached prompts stay \
-                       across restarts by themselves with --cache-disk FOLDER";
+        let problem = "this server cannot save slots: start it with --slot-save-path FOLDER, or keep cached \
+                       prompts across restarts with --cache-disk FOLDER";
         return Err(ApiError::new(ErrorKind::NotImplemented, problem));
     };
     let count = config.scheduler.max_running;
@@ -144,7 +144,7 @@ async fn save(
     let saved = saved.await?.map_err(|error| failed(&error, name, &path))?;
     if saved == 0 {
         return Err(ApiError::invalid(format!(
-            "slot {slot}: nothing of its last request is cached any more; send the request again before it is saved"
+            "slot {slot}: its last request is no longer cached; send the request again before saving"
         )));
     }
     Ok(json!({
@@ -201,19 +201,19 @@ fn text(asker: &RequestContext, slots: &crate::worker::Slots, slot: usize) -> Re
     slots.text(slot, asker.tenant.salt).map_err(|problem| match problem {
         NoText::Busy => busy(slot),
         NoText::Foreign => foreign(slot),
-        NoText::Empty => ApiError::invalid(format!(
-            "slot {slot} has no text: a request with \"id_slot\": {slot} gives it one"
-        )),
+        NoText::Empty => {
+            ApiError::invalid(format!("slot {slot} is empty: send a request with \"id_slot\": {slot} first"))
+        }
     })
 }
 
 fn busy(slot: usize) -> ApiError {
-    let problem = format!("slot {slot} runs a request: try again when that has ended");
+    let problem = format!("slot {slot} is running a request: try again when it has ended");
     ApiError::new(ErrorKind::Unavailable, problem).retry(Duration::from_secs(1))
 }
 
 fn foreign(slot: usize) -> ApiError {
-    let problem = format!("the last request in slot {slot} came with another API key");
+    let problem = format!("the last request in slot {slot} used another API key");
     ApiError::new(ErrorKind::Forbidden, problem)
 }
 

@@ -12,20 +12,22 @@ fn refused(asker: &RequestContext, kind: ErrorKind, problem: &str) -> Response {
 
 /// `POST /rerank` and its other names.
 pub(crate) async fn rerank(asker: RequestContext) -> Response {
-    let problem = "reranking needs a model that was trained to score pairs of texts, and no model family of this server is; compare \
+    let problem = "reranking needs a model trained to score pairs of texts, which no supported model family \
+                   is; compare \
                    embeddings of /v1/embeddings, or run a reranker in a separate llama-server";
     refused(&asker, ErrorKind::NotImplemented, problem)
 }
 
 /// `/cors-proxy`.
 pub(crate) async fn cors_proxy(asker: RequestContext) -> Response {
-    let problem = "this server forwards no requests to other servers; ask them directly";
+    let problem = "this server does not forward requests to other servers; send them there directly";
     refused(&asker, ErrorKind::Forbidden, problem)
 }
 
 /// `/tools`.
 pub(crate) async fn tools(asker: RequestContext) -> Response {
-    let problem = "this server runs no tools; send them as `tools` of a request, and run what the model calls in the client";
+    let problem =
+        "this server does not run tools; send them as `tools` of a request, and run the calls in the client";
     refused(&asker, ErrorKind::Forbidden, problem)
 }
 

@@ -127,7 +127,7 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
             }
         }
         other => {
-            let problem = format!("{other:?} is none of system, user, assistant and tool");
+            let problem = format!("unknown value {other:?}, expected system, user, assistant or tool");
             return Err(message.error("role", problem));
         }
     }
@@ -182,6 +182,7 @@ pub(super) fn read_keep_alive(fields: &ObjectFields<'_>) -> Result<Option<Option
         Value::String(text) => parse_duration(text).map(Some),
         _ => None,
     };
-    let problem = || fields.error("keep_alive", "expected seconds, or a time such as \"5m\"; -1 is for ever");
+    let problem =
+        || fields.error("keep_alive", "expected seconds, or a time such as \"5m\"; -1 means forever");
     time.map(Some).ok_or_else(problem)
 }

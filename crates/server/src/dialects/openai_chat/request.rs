@@ -98,7 +98,7 @@ pub(crate) fn read_conversation(
 
 /// Logs that an element of an unknown type is ignored.
 pub(crate) fn left_out(what: &str, kind: &str) {
-    tracing::info!("{what} of the type {} is left out", shortened(format!("{kind:?}")));
+    tracing::info!("{what} of type {} is ignored", shortened(format!("{kind:?}")));
 }
 
 /// Parses the fields about parallel calls and reasoning that both of OpenAI's APIs have.
@@ -131,9 +131,10 @@ fn read_reasoning(
         // `deepseek` is DeepSeek's field `reasoning_content`, which is always sent.
         Some("auto" | "deepseek") => conversation.raw_reasoning = Some(false),
         Some(other) => {
-            return Err(
-                fields.error("reasoning_format", format!("{other:?} is none of none, auto and deepseek"))
-            );
+            return Err(fields.error(
+                "reasoning_format",
+                format!("unknown value {other:?}, expected none, auto or deepseek"),
+            ));
         }
     }
     for name in ["reasoning_budget_tokens", "thinking_budget_tokens"] {
@@ -141,8 +142,9 @@ fn read_reasoning(
             None => {}
             Some(-1) => conversation.reasoning_limit = ReasoningLimitChoice::Unlimited,
             Some(count) => {
-                let tokens = usize::try_from(count)
-                    .map_err(|_| fields.error(name, format!("{count} is less than 0; -1 sets no limit")))?;
+                let tokens = usize::try_from(count).map_err(|_| {
+                    fields.error(name, format!("{count} is less than 0; use -1 for no limit"))
+                })?;
                 conversation.reasoning_limit =
                     ReasoningLimitChoice::Limited(ReasoningLimit { tokens, message: String::new() });
             }
@@ -189,7 +191,7 @@ pub(crate) fn read_tool_choice(
             "none" => ToolChoice::None,
             // `any` is Mistral's and Anthropic's word.
             "required" | "any" => ToolChoice::Required,
-            other => return wrong(format!("{other:?} is none of auto, none and required")),
+            other => return wrong(format!("unknown value {other:?}, expected auto, none or required")),
         },
         Some(choice @ Value::Object(_)) => {
             let choice = ObjectFields::of(choice, fields.path("tool_choice"))?;
@@ -201,7 +203,8 @@ pub(crate) fn read_tool_choice(
                 }
                 "allowed_tools" => AllowedTools::read(&choice, name)?.apply(&mut conversation.allowed),
                 other => {
-                    let problem = format!("{other:?} is neither \"function\" nor \"allowed_tools\"");
+                    let problem =
+                        format!("unknown value {other:?}, expected \"function\" or \"allowed_tools\"");
                     return Err(choice.error("type", problem));
                 }
             }
@@ -220,7 +223,8 @@ fn read_prefill(fields: &ObjectFields<'_>, last_is_own: bool) -> Result<bool, Ap
     let fresh = fields.bool("add_generation_prompt")?;
     match (go_on, fresh) {
         (Some(true), Some(true)) => {
-            Err(fields.error("continue_final_message", "this excludes `add_generation_prompt`: true"))
+            Err(fields
+                .error("continue_final_message", "cannot be combined with `add_generation_prompt`: true"))
         }
         (Some(true), _) if !last_is_own => {
             Err(fields.error("continue_final_message", "the last message must be an assistant message"))
@@ -254,7 +258,8 @@ fn read_message(message: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -
             items.push(ConversationItem::ToolResult { id, name, text: result_text(message, "content")? });
         }
         other => {
-            let problem = format!("{other:?} is none of system, developer, user, assistant and tool");
+            let problem =
+                format!("unknown value {other:?}, expected system, developer, user, assistant or tool");
             return Err(message.error("role", problem));
         }
     }

@@ -115,6 +115,7 @@ pub(crate) async fn input_items(asker: RequestContext, RouteName(id): RouteName)
 
 /// `POST /v1/responses/ID/cancel`.
 pub(crate) async fn cancel(asker: RequestContext) -> Response {
-    let problem = "only responses in the background can be cancelled, and there are none: close the connection to cancel an answer";
+    let problem = "only background responses can be cancelled, which are not supported: close the connection \
+                   to cancel an answer";
     asker.reply(Dialect::Responses, Err(ApiError::invalid(problem)))
 }

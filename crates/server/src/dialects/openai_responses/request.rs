@@ -84,13 +84,13 @@ pub(super) fn read(
 fn refuse(fields: &ObjectFields<'_>) -> Result<(), ApiError> {
     if fields.bool("background")?.unwrap_or(false) {
         return Err(
-            fields.error("background", "nothing runs in the background here: stream the response instead")
+            fields.error("background", "background responses are not supported: stream the response instead")
         );
     }
     if fields.get("conversation").is_some() {
         return Err(fields.error(
             "conversation",
-            "conversations are not stored here: use `previous_response_id`, or send all items",
+            "conversations are not supported: use `previous_response_id`, or send all items",
         ));
     }
     if fields.get("prompt").is_some() {
@@ -160,7 +160,8 @@ fn read_shape(fields: &ObjectFields<'_>, limits: &Limits) -> Result<OutputConstr
         }
         "grammar" => OutputConstraint::Grammar(format.require_str("grammar")?.to_owned()),
         other => {
-            let problem = format!("{other:?} is none of text, json_object, json_schema and grammar");
+            let problem =
+                format!("unknown value {other:?}, expected text, json_object, json_schema or grammar");
             return Err(format.error("type", problem));
         }
     };
@@ -241,7 +242,8 @@ fn read_item(item: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Resu
                 "user" => Role::User,
                 "assistant" => Role::Assistant,
                 other => {
-                    let problem = format!("{other:?} is none of system, developer, user and assistant");
+                    let problem =
+                        format!("unknown value {other:?}, expected system, developer, user or assistant");
                     return Err(item.error("role", problem));
                 }
             };
@@ -274,7 +276,7 @@ fn read_item(item: &ObjectFields<'_>, items: &mut Vec<ConversationItem>) -> Resu
         Some("item_reference") => {
             return Err(item.error(
                 "type",
-                "items are not stored one by one: send the item, or use `previous_response_id`",
+                "item references are not supported: send the item, or use `previous_response_id`",
             ));
         }
         Some(other @ ("input_image" | "input_audio" | "input_file")) => {
@@ -348,8 +350,7 @@ fn read_namespace(
     }
     // `read_function_tool` has checked the name without the namespace.
     if let Some(long) = tools.last().filter(|tool| tool.name.len() > MAX_TOOL_NAME) {
-        let problem =
-            format!("the name {:?} of a tool in it has more than {MAX_TOOL_NAME} letters", long.name);
+        let problem = format!("its tool {:?} has a name of more than {MAX_TOOL_NAME} characters", long.name);
         return Err(namespace.error("name", problem));
     }
     Ok(())

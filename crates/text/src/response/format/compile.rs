@@ -28,7 +28,7 @@ pub(super) fn compile(
         return Err(FormatRefusal::Version(version.to_string()));
     }
     if spec.fields.is_empty() || spec.fields.len() > MAX_FIELDS {
-        let problem = format!("{} fields; admitted are 1 to {MAX_FIELDS}", spec.fields.len());
+        let problem = format!("{} fields, expected 1 to {MAX_FIELDS}", spec.fields.len());
         return Err(FormatRefusal::malformed("fields", problem));
     }
     let (mut fields, mut grammar) = (Vec::new(), None);
@@ -46,7 +46,7 @@ pub(super) fn compile(
     let implicit = open.next().map(|(i, _)| i);
     if let Some((second, _)) = open.next() {
         let problem =
-            format!("only one field may have no opening; {:?} has none either", fields[second].name);
+            format!("only one field may omit its opening, but {:?} omits it too", fields[second].name);
         return Err(FormatRefusal::malformed("fields", problem));
     }
     let ignore = spec.ignore.map(|list| list.list("ignore")).transpose()?.unwrap_or_default();

@@ -63,7 +63,7 @@ impl HfTokenizer {
         let read =
             Tokenizer::from_hf(tokenizer.to_string().as_bytes(), Some(&Value::Object(config.clone())), None)?;
         if pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
-            let problem = "it would split a text otherwise".into();
+            let problem = "it would split a text differently".into();
             return Err(TextError::Inexpressible { to: "tokenizer.json", problem });
         }
         Ok(HfTokenizer { tokenizer, config, ends: own.end_of_generation().to_vec() })

@@ -171,7 +171,7 @@ fn pieces(admitted: &AdmittedFile, component: &Value, pre: &str) -> Result<Optio
                 format!("{pieces:?}")
             };
             return Ok(Some(format!(
-                "pre_tokenizer: the rules {pre:?} split some texts otherwise, such as {} as {}",
+                "pre_tokenizer: the rules {pre:?} split some texts differently, such as {} as {}",
                 shown(&own),
                 shown(&theirs)
             )));

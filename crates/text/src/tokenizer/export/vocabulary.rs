@@ -94,7 +94,7 @@ impl GgufTokenizer {
         let read = Tokenizer::from_gguf(&written.vocab())?;
         if pre.is_none() && pre_name::check_tokens(&read)? != pre_name::check_tokens(&own)? {
             let problem = format!(
-                "with the rules {:?} a text is split otherwise than with the folder's own; name the rules with {}",
+                "the rules {:?} split a text differently than the folder's own; set the rules with {}",
                 written.pre,
                 Setting::PreTokenizer
             );
@@ -188,7 +188,7 @@ fn rules(pre: Option<&str>, own: &Tokenizer, by_patterns: Option<&'static str>) 
     let found = pre_name::by_hash(own)?.or(by_patterns);
     found.map(str::to_owned).ok_or_else(|| {
         inexpressible(format!(
-            "no known rules split text as its pre-tokenizer does; if you know what llama.cpp calls them, name them with {}",
+            "no known rules match its pre-tokenizer; if llama.cpp has a name for them, set it with {}",
             Setting::PreTokenizer
         ))
     })

@@ -83,7 +83,7 @@ fn counted(place: &LocatedValue<'_>, steps: usize) -> Result<(), TextError> {
 /// Rejects a second `ByteLevel`. Each one doubles the bytes that are not ASCII, so thirty of them
 /// would make a gigabyte of one letter.
 fn once(place: &LocatedValue<'_>, before: bool) -> Result<(), TextError> {
-    if before { Err(place.refused("one ByteLevel, as its letters stand for bytes already")) } else { Ok(()) }
+    if before { Err(place.refused("one ByteLevel: its output is already byte-level")) } else { Ok(()) }
 }
 
 /// `Replace` of `pattern` by `content`. Growth is bounded over all replacements, because it
@@ -92,15 +92,18 @@ fn replace(place: &LocatedValue<'_>, growth: &mut f64) -> Result<Normalizer, Tex
     let (pattern, source, shortest) = pattern(&place.at("pattern")?)?;
     // An empty match would insert `content` between all characters.
     let Some(shortest) = shortest.filter(|shortest| *shortest > 0) else {
-        return Err(place.at("pattern")?.refused("a pattern without look-around that matches no empty text"));
+        return Err(place
+            .at("pattern")?
+            .refused("a pattern without look-around that does not match the empty text"));
     };
     let content = place.at("content")?;
     let text = content.text()?;
     // The worst case: a text that consists of shortest matches only.
     *growth *= (text.len() as f64 / shortest as f64).max(1.0);
     if *growth > MAX_GROWTH {
-        return Err(content
-            .refused(&format!("replacements that make at most {MAX_GROWTH} bytes of one, all together")));
+        return Err(
+            content.refused(&format!("replacements that together make at most {MAX_GROWTH} bytes of one"))
+        );
     }
     // An expression can match any length, so only literals give a bound.
     let shrinks =
@@ -120,7 +123,7 @@ fn pattern<'a>(
     if let Some(literal) = place.get("String") {
         let text = literal.text()?;
         if text.is_empty() {
-            return Err(literal.refused("a text that is not empty"));
+            return Err(literal.refused("a non-empty text"));
         }
         return Ok((compile(&literal, &escaped(text))?, Some(text), Some(text.len())));
     }

@@ -52,7 +52,7 @@ impl<'a> LocatedValue<'a> {
     }
 
     pub(super) fn number(&self) -> Result<u64, TextError> {
-        self.value.as_u64().ok_or_else(|| self.refused("a whole number"))
+        self.value.as_u64().ok_or_else(|| self.refused("an integer"))
     }
 
     /// A boolean. Required unless it has a default.

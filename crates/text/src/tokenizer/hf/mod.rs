@@ -134,15 +134,17 @@ fn tokens(admitted: &AdmittedFile) -> Result<Vec<Token>, TextError> {
     };
     let count = vocabulary.len() + added.len();
     if largest >= max_ids(count) {
-        let problem =
-            format!("it has the id {largest} with {count} tokens; the limit for them is {}", max_ids(count));
+        let problem = format!("it has the id {largest} with {count} tokens; the limit is {}", max_ids(count));
         return Err(malformed(problem));
     }
     let mut tokens = vec![Token::default(); largest + 1];
     for (text, id) in vocabulary {
         let token = &mut tokens[*id as usize];
         if !token.text.is_empty() {
-            return Err(malformed(format!("the tokens {:?} and {text:?} have one id, {id}", token.text)));
+            return Err(malformed(format!(
+                "the tokens {:?} and {text:?} have the same id, {id}",
+                token.text
+            )));
         }
         let bytes = match byte_token(text) {
             // In a byte-level vocabulary, `<0x41>` is ordinary text.
@@ -171,7 +173,7 @@ fn add(
         // One text with two ids: encoding and decoding would not be inverse.
         if let Some(other) = other {
             let problem =
-                format!("added_tokens[{i}] gives {content:?} the id {id}, which has the id {other} already");
+                format!("added_tokens[{i}] gives {content:?} the id {id}, but it already has the id {other}");
             return Err(TextError::Malformed(format!("tokenizer.json: {problem}")));
         }
         ids.insert(content.as_str(), *id);

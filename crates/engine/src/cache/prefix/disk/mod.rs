@@ -36,7 +36,7 @@ pub(crate) struct Disk {
     /// Runs of blocks to write, each with the index of its first block in its text.
     wanted: VecDeque<(usize, Vec<BlockHash>)>,
     blocks_read: u64,
-    /// Prompt tokens that did not have to run.
+    /// Prompt tokens that were reused from the cache.
     saved: u64,
     dropped: u64,
 }
@@ -264,10 +264,10 @@ fn read_blocks(
     let damaged = |problem: &str| Err(io::Error::new(io::ErrorKind::InvalidData, problem.to_owned()));
     let (header, mut file) = read_header(path, id)?;
     let at = header.entries.iter().position(|entry| Some(&entry.name) == names.first());
-    let Some(at) = at else { return damaged("it holds other blocks than it did") };
+    let Some(at) = at else { return damaged("its blocks have changed") };
     if header.first + at != *first {
         // The positions of its recurrent states would be wrong.
-        return damaged("a block has another place in its text than its name says");
+        return damaged("a block's position in its text does not match its name");
     }
     let wanted = names.iter().zip(tokens.chunks_exact(KV_BLOCK)).zip(&header.entries[at..]);
     let wanted: Vec<&SegmentEntry> = wanted
@@ -275,19 +275,19 @@ fn read_blocks(
         .map(|(_, entry)| entry)
         .collect();
     let Some(start) = wanted.first().map(|entry| entry.start) else {
-        return damaged("a block has other tokens than its name says");
+        return damaged("a block's tokens do not match its name");
     };
     file.seek(SeekFrom::Start(start))?;
     for entry in wanted {
         // Checked before memory is allocated for the payload.
         let expected = cache.block_bytes() + entry.states.len() * cache.layout().state_bytes();
         if entry.bytes != expected {
-            return damaged("a block has another size than the cache's");
+            return damaged("a block's size does not match that of the cache");
         }
         let mut payload = vec![0; entry.bytes];
         file.read_exact(&mut payload)?;
         if checksum(&payload) != entry.sum {
-            return damaged("the checksum of a block is wrong");
+            return damaged("the checksum of a block does not match");
         }
         stored.push(StoredBlock { payload, drafted: entry.drafted, states: entry.states.clone() });
     }

@@ -130,7 +130,7 @@ fn work(orders: &Receiver<DiskOrder>, shared: &Mutex<DiskStatus>, id: u64) {
             Err(error) => {
                 shared.dropped += names.len() as u64;
                 shared.folder.errors += 1;
-                tracing::warn!("prefix cache: {error}; nothing is written for {} s", PAUSE.as_secs());
+                tracing::warn!("prefix cache: {error}; writing is paused for {} s", PAUSE.as_secs());
                 paused = Some(Instant::now());
             }
         }
