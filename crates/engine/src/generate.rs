@@ -280,24 +280,45 @@ impl Engine {
         Ok(count)
     }
 
-    /// The error for a prompt of `tokens` tokens that does not fit. Recommends a larger context
-    /// only if the prompt would then fit.
+    /// The error for a prompt of `tokens` tokens that does not fit.
     pub(crate) fn prompt_too_long(&self, tokens: usize) -> EngineError {
-        let (context, largest) = (self.context(), self.largest_context());
-        let limit = self.config().context_length;
+        EngineError::Options(self.context_limits().too_long(tokens))
+    }
+
+    /// The limits of prompts.
+    pub fn context_limits(&self) -> ContextLimits {
+        let trained = self.config().context_length;
+        ContextLimits { context: self.context(), largest: self.largest_context(), trained }
+    }
+}
+
+/// The limits of prompts, in tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextLimits {
+    /// The context of the loaded model.
+    pub context: usize,
+    /// The maximum context that fits into memory.
+    pub largest: usize,
+    /// The context that the model was trained for.
+    pub trained: usize,
+}
+
+impl ContextLimits {
+    /// The message for a prompt of `tokens` tokens that does not fit. Recommends a larger context
+    /// only if the prompt would then fit.
+    pub fn too_long(&self, tokens: usize) -> String {
+        let ContextLimits { context, largest, trained } = *self;
         let advice = if largest > tokens {
             format!("start with a larger {} (up to {largest} tokens) or shorten the prompt", Setting::Context)
-        } else if limit > tokens {
+        } else if trained > tokens {
             format!(
                 "at most {largest} tokens of context fit into memory; shorten the prompt, or try {} with {}",
-                Setting::Context.to(limit),
+                Setting::Context.to(trained),
                 Setting::Force
             )
         } else {
-            format!("the model supports at most {limit} tokens: shorten the prompt")
+            format!("the model supports at most {trained} tokens: shorten the prompt")
         };
-        EngineError::Options(format!(
-            "the prompt has {tokens} tokens, but the context holds {context}; {advice}"
-        ))
+        format!("the prompt has {tokens} tokens, but the context holds {context}; {advice}")
     }
 }

@@ -94,6 +94,7 @@ pub use draft_kind::{Draft, DraftCount};
 pub use embedding::Pooling;
 pub use engine::Engine;
 pub use error::EngineError;
+pub use generate::ContextLimits;
 pub use generation::{ChosenToken, Generation, LogitsProcessor};
 pub use in_flight::Ticket;
 pub use latent_backend::{

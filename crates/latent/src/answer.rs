@@ -3,13 +3,16 @@
 use crate::conversation::Chat;
 use crate::error::Error;
 use crate::listening::{AnswerCanceller, EventReceiver, JobEventResult};
-use crate::message::{Message, MessageParser};
+use crate::message::{Message, MessageDelta, MessageParser, ToolCallDelta};
 use crate::model::Model;
 use crate::waiting::WaitCheck;
 use latent_engine::StopReason;
 use latent_engine::cache::CacheSalt;
 use latent_engine::sampling::LogProbability;
 use latent_engine::scheduler::{JobEvent, JobUsage};
+
+/// Called with the cached and the total tokens of a prompt.
+pub(crate) type PromptProgress = Box<dyn FnMut(usize, usize) + Send>;
 
 /// An update of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,6 +50,8 @@ pub struct AnswerPiece {
     pub content: String,
     /// The part of `text` that belongs to the reasoning of a chat message.
     pub reasoning: String,
+    /// The parts of `text` that belong to tool calls of a chat message.
+    pub calls: Vec<ToolCallDelta>,
     /// The token id. `None` for text that was held back until the end.
     pub token: Option<u32>,
     /// Its log-probability, and those of the likeliest tokens, if requested.
@@ -125,7 +130,9 @@ pub struct AnswerStream {
     parser: Option<MessageParser>,
     message: Option<Message>,
     /// The text that the last event has added to the message.
-    added: Message,
+    added: MessageDelta,
+    /// Called with the progress of the prompt.
+    progress: Option<PromptProgress>,
     /// Whether the caller has called [`stop`](Self::stop).
     stopped: bool,
     ended: Option<Result<(StopReason, JobUsage), Error>>,
@@ -149,7 +156,8 @@ impl AnswerStream {
             chat: None,
             parser: None,
             message: None,
-            added: Message::default(),
+            added: MessageDelta::default(),
+            progress: None,
             stopped: false,
             ended: None,
         }
@@ -157,6 +165,10 @@ impl AnswerStream {
 
     pub(crate) fn of_chat(self, chat: Option<Chat>, parser: Option<MessageParser>) -> AnswerStream {
         AnswerStream { chat, parser, ..self }
+    }
+
+    pub(crate) fn with_progress(self, progress: Option<PromptProgress>) -> AnswerStream {
+        AnswerStream { progress, ..self }
     }
 
     /// The model of this answer.
@@ -212,7 +224,7 @@ impl AnswerStream {
 
     fn handle_event(&mut self, event: JobEventResult) -> Result<Option<GenerationUpdate>, Error> {
         // The text of the previous event must not count again if this event adds none.
-        self.added = Message::default();
+        self.added = MessageDelta::default();
         // A failed job and a lost worker end the stream in the same way.
         let event = match event {
             Ok(JobEvent::Failed(error)) => Err(error.into()),
@@ -228,7 +240,12 @@ impl AnswerStream {
             Ok(JobEvent::Finished { reason, rest, usage }) => Ok(self.end(reason, rest, usage)),
             // Pieces that the model has computed ahead are discarded.
             _ if self.stopped => Ok(None),
-            Ok(JobEvent::Prompt { done, total }) => Ok(Some(GenerationUpdate::Prompt { done, total })),
+            Ok(JobEvent::Prompt { done, total }) => {
+                if let Some(progress) = &mut self.progress {
+                    progress(done, total);
+                }
+                Ok(Some(GenerationUpdate::Prompt { done, total }))
+            }
             Ok(JobEvent::Token(chosen)) => {
                 self.tokens.push(chosen.token);
                 self.text.push_str(&chosen.text);
@@ -255,17 +272,9 @@ impl AnswerStream {
         };
         self.ended = Some(Ok((reason, JobUsage { completion, ..usage })));
         self.text.push_str(&rest);
-        if let Some(mut parser) = self.parser.take() {
-            // The end of an answer may also complete a marker that the parser has held back.
-            let before = parser.push_text(&rest);
-            let (message, after) = parser.finish();
-            self.message = Some(message);
-            self.added = Message {
-                reasoning: before.reasoning + &after.reasoning,
-                content: before.content + &after.content,
-                // Pieces carry text only. Calls are complete in `message`.
-                calls: Vec::new(),
-            };
+        if let Some(parser) = self.parser.take() {
+            let (message, added) = parser.finish(&rest, reason.is_cut());
+            (self.message, self.added) = (Some(message), added);
         }
         (!rest.is_empty()).then_some(GenerationUpdate::Rest(rest))
     }
@@ -273,9 +282,9 @@ impl AnswerStream {
     /// A piece with text that the end of the answer has added to the message, if no update carried
     /// it.
     fn last_piece(&mut self) -> Option<AnswerPiece> {
-        let Message { reasoning, content, .. } = std::mem::take(&mut self.added);
-        let adds = !(reasoning.is_empty() && content.is_empty());
-        adds.then(|| AnswerPiece { reasoning, content, ..AnswerPiece::default() })
+        let added = std::mem::take(&mut self.added);
+        let MessageDelta { reasoning, content, calls } = (!added.is_empty()).then_some(added)?;
+        Some(AnswerPiece { reasoning, content, calls, ..AnswerPiece::default() })
     }
 
     /// The piece of an update. `None` for progress of the prompt.
@@ -286,8 +295,8 @@ impl AnswerStream {
             GenerationUpdate::Rest(text) => (text, None, None),
         };
         let logprob = logprob.map(|((logprob, top), token)| TokenLogprob { token, logprob, top });
-        let Message { reasoning, content, .. } = std::mem::take(&mut self.added);
-        Some(AnswerPiece { text, content, reasoning, token, logprob })
+        let MessageDelta { reasoning, content, calls } = std::mem::take(&mut self.added);
+        Some(AnswerPiece { text, content, reasoning, calls, token, logprob })
     }
 
     /// Ends the answer at the reader's position and discards what the model has computed ahead.

@@ -1,12 +1,15 @@
 //! Loading a model.
 
+use crate::codec::TextCodec;
 #[cfg(feature = "hub")]
 use crate::download::HubDownload;
 use crate::error::Error;
-use crate::model::{LoadProgress, Model};
+use crate::model::{Model, ModelSetup};
 use crate::open;
 use crate::options::LoadOptions;
 use crate::waiting::WaitCheck;
+use latent_backend::Backend;
+use latent_engine::sampling::SamplingParams;
 use latent_engine::{Draft, EngineOptions, Hosts};
 use latent_formats::Checkpoint;
 use latent_graph::passes::Precision;
@@ -35,9 +38,8 @@ enum ModelSource {
 #[must_use = "a builder loads nothing before `load`"]
 pub struct ModelBuilder {
     source: ModelSource,
-    options: LoadOptions,
+    setup: ModelSetup,
     adapters: Vec<(PathBuf, f32)>,
-    progress: LoadProgress,
     #[cfg(feature = "hub")]
     download: HubDownload,
 }
@@ -72,9 +74,15 @@ impl ModelBuilder {
     fn new(source: ModelSource) -> ModelBuilder {
         ModelBuilder {
             source,
-            options: LoadOptions::default(),
+            setup: ModelSetup {
+                options: LoadOptions::default(),
+                backend: None,
+                text: None,
+                sampling: None,
+                reload: true,
+                progress: Box::new(|_, _| {}),
+            },
             adapters: Vec::new(),
-            progress: Box::new(|_, _| {}),
             #[cfg(feature = "hub")]
             download: HubDownload { settings: None, progress: Box::new(|_, _| {}) },
         }
@@ -104,7 +112,19 @@ impl ModelBuilder {
     /// Sets the device: `cpu`, `gpu`, `gpu:N`, `auto` (a hardware GPU if this build and machine
     /// have one, otherwise the CPU) or `reference`. Default: `cpu`.
     pub fn device(mut self, device: impl Into<String>) -> ModelBuilder {
-        self.options.device = device.into();
+        self.setup.options.device = device.into();
+        self
+    }
+
+    /// Sets a backend that the caller has opened, in place of [`device`](Self::device).
+    pub fn backend(mut self, backend: Arc<dyn Backend>) -> ModelBuilder {
+        self.setup.backend = Some(backend);
+        self
+    }
+
+    /// Sets the tokenizer and the chat template. Default: those of the model, which are read again.
+    pub fn text(mut self, text: TextCodec) -> ModelBuilder {
+        self.setup.text = Some(text);
         self
     }
 
@@ -148,35 +168,49 @@ impl ModelBuilder {
         self.engine(|engine| engine.hosts = Some(hosts))
     }
 
+    /// Sets the sampling parameters of requests that set none. Default: those that the model
+    /// recommends, or Latent's.
+    pub fn sampling(mut self, sampling: SamplingParams) -> ModelBuilder {
+        self.setup.sampling = Some(sampling);
+        self
+    }
+
     /// Sets the maximum number of answers that run at once. Default: 64.
     pub fn max_running(mut self, answers: usize) -> ModelBuilder {
-        self.options.scheduler.max_running = answers;
+        self.setup.options.scheduler.max_running = answers;
         self
     }
 
     /// Sets the maximum number of waiting answers. Further answers fail with
     /// [`ErrorKind::Busy`](crate::ErrorKind::Busy) instead of their first piece. Default: no limit.
     pub fn max_waiting(mut self, answers: usize) -> ModelBuilder {
-        self.options.scheduler.max_waiting = answers;
+        self.setup.options.scheduler.max_waiting = answers;
+        self
+    }
+
+    /// Sets whether the model is loaded again if the engine fails (a lost GPU, a panic). Otherwise
+    /// all later calls fail. Default: true.
+    pub fn reload(mut self, reload: bool) -> ModelBuilder {
+        self.setup.reload = reload;
         self
     }
 
     /// Changes any option of the engine.
     pub fn engine(mut self, change: impl FnOnce(&mut EngineOptions)) -> ModelBuilder {
-        change(&mut self.options.engine);
+        change(&mut self.setup.options.engine);
         self
     }
 
     /// Sets all options.
     pub fn options(mut self, options: LoadOptions) -> ModelBuilder {
-        self.options = options;
+        self.setup.options = options;
         self
     }
 
     /// Sets a callback for the processed and the total bytes of the weights. It is called on the
     /// model's thread.
     pub fn progress(mut self, progress: impl FnMut(u64, u64) + Send + 'static) -> ModelBuilder {
-        self.progress = Box::new(progress);
+        self.setup.progress = Box::new(progress);
         self
     }
 
@@ -231,6 +265,6 @@ impl ModelBuilder {
         };
         // Before `Model::load`, which clones the `Arc`: adapters need the only reference.
         let checkpoint = open::with_adapters(checkpoint, &self.adapters)?;
-        Model::load(checkpoint, self.options, self.progress, go_on)
+        Model::load(checkpoint, self.setup, go_on)
     }
 }

@@ -23,9 +23,10 @@ use std::sync::Arc;
 /// println!("{} takes {} tokens", prompt.text(), prompt.tokens().len());
 /// # Ok::<(), latent::Error>(())
 /// ```
+#[derive(Clone)]
 pub struct TextCodec {
     tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    template: Option<Arc<ChatTemplate>>,
     template_source: Option<String>,
     format: ResponseFormat,
     /// Why the model's own response format is not used.
@@ -41,6 +42,12 @@ pub struct ChatPrompt {
 }
 
 impl ChatPrompt {
+    /// The prompt of a conversation that the caller has rendered and encoded. `tools` is the list
+    /// of tools of the conversation, or null: the answer is parsed with them.
+    pub fn new(rendered: RenderedText, tools: Value, tokens: Vec<u32>) -> ChatPrompt {
+        ChatPrompt { rendered, tools, tokens }
+    }
+
     /// The text.
     pub fn text(&self) -> &str {
         &self.rendered.text
@@ -65,8 +72,21 @@ impl TextCodec {
 
     pub(crate) fn of(checkpoint: &Checkpoint, config: &ModelConfig) -> Result<TextCodec, Error> {
         let tokenizer = Tokenizer::from_checkpoint(checkpoint).map_err(|error| named(checkpoint, error))?;
+        TextCodec::new(tokenizer, checkpoint, config)
+    }
+
+    /// A tokenizer of the caller's own with the chat template of an open model, for
+    /// [`ModelBuilder::text`](crate::ModelBuilder::text).
+    ///
+    /// # Errors
+    /// If the chat template is not supported.
+    pub fn new(
+        tokenizer: Tokenizer,
+        checkpoint: &Checkpoint,
+        config: &ModelConfig,
+    ) -> Result<TextCodec, Error> {
         let template_source = latent_text::chat_template(checkpoint)?.map(str::to_owned);
-        let template = template_source.as_deref().map(ChatTemplate::new).transpose()?;
+        let template = template_source.as_deref().map(ChatTemplate::new).transpose()?.map(Arc::new);
         let (format, warning) = response_format(checkpoint, config, template_source.as_deref())?;
         Ok(TextCodec { tokenizer: Arc::new(tokenizer), template, template_source, format, warning })
     }
@@ -81,13 +101,19 @@ impl TextCodec {
         self.template_source.as_deref()
     }
 
+    /// The compiled chat template, if the model has one.
+    pub fn template(&self) -> Option<&ChatTemplate> {
+        self.template.as_deref()
+    }
+
     /// The format in which the model writes reasoning and tool calls.
     pub fn format(&self) -> &ResponseFormat {
         &self.format
     }
 
-    pub(crate) fn warning(&self) -> Option<&String> {
-        self.warning.as_ref()
+    /// Why the model's own response format is not used, if so.
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
     }
 
     /// The tokens of a text. `add_special` adds the tokens that begin (and end) a prompt.

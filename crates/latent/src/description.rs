@@ -35,6 +35,9 @@ pub struct Description {
     pub vocab_size: usize,
     /// Context size, in tokens.
     pub context: usize,
+    /// Maximum context size with which the model can be loaded into the available memory, in
+    /// tokens.
+    pub largest_context: usize,
     /// Context size that the model was trained for, in tokens.
     pub trained_context: usize,
     /// Element type of the KV cache.
@@ -47,6 +50,8 @@ pub struct Description {
     pub isa: String,
     /// Number of threads.
     pub threads: usize,
+    /// Whether the model's MTP layer drafts tokens.
+    pub drafts: bool,
     /// Loading time, in seconds.
     pub load_seconds: f64,
     /// LoRA adapters, in the order of the scales of answers.
@@ -76,12 +81,14 @@ impl Description {
             hidden_size: config.hidden_size,
             vocab_size: config.vocab_size,
             context: engine.context(),
+            largest_context: engine.largest_context(),
             trained_context: config.context_length,
             cache_type: summary.cache.to_string(),
             cache_bytes_per_token: summary.token_bytes,
             device: summary.backend.to_owned(),
             isa: summary.tier.name().to_owned(),
             threads: summary.placement.threads(),
+            drafts: engine.drafts(),
             load_seconds: summary.load_time.as_secs_f64(),
             warnings: summary.warnings.iter().cloned().chain(paged).chain(dense).collect(),
         }

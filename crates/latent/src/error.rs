@@ -6,6 +6,7 @@ use latent_engine::scheduler::{JobError, Refusal};
 use latent_formats::FormatError;
 use latent_graph::{ConfigError, GraphError};
 use latent_text::TextError;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The kind of an error.
@@ -56,7 +57,8 @@ pub enum ErrorKind {
     Engine,
 }
 
-/// An error with a kind and a message.
+/// An error with a kind and a message. Its source is the error of the crate below, such as an
+/// [`EngineError`](crate::engine::EngineError), if it has one.
 ///
 /// ```
 /// use latent::{Chat, ErrorKind, Model};
@@ -74,17 +76,43 @@ pub enum ErrorKind {
 /// assert_eq!(status, 413);
 /// # Ok::<(), latent::Error>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    cause: Option<Arc<dyn std::error::Error + Send + Sync>>,
 }
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.as_deref().map(|cause| cause as _)
+    }
+}
+
+/// Errors of the same kind with the same message are equal.
+impl PartialEq for Error {
+    fn eq(&self, other: &Error) -> bool {
+        (&self.kind, &self.message) == (&other.kind, &other.message)
+    }
+}
+
+impl Eq for Error {}
 
 impl Error {
     /// An error of this kind.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), cause: None }
+    }
+
+    /// An error of this kind with the message of its cause.
+    fn of(kind: ErrorKind, cause: impl std::error::Error + Send + Sync + 'static) -> Error {
+        Error { kind, message: cause.to_string(), cause: Some(Arc::new(cause)) }
     }
 
     /// An invalid argument whose name is in the message only.
@@ -137,7 +165,7 @@ impl From<FormatError> for Error {
             }
             _ => ErrorKind::File,
         };
-        Error::new(kind, error.to_string())
+        Error::of(kind, error)
     }
 }
 
@@ -147,13 +175,13 @@ impl From<ConfigError> for Error {
             ConfigError::Unsupported { .. } => ErrorKind::Unsupported,
             _ => ErrorKind::File,
         };
-        Error::new(kind, error.to_string())
+        Error::of(kind, error)
     }
 }
 
 impl From<GraphError> for Error {
     fn from(error: GraphError) -> Error {
-        Error::new(ErrorKind::File, error.to_string())
+        Error::of(ErrorKind::File, error)
     }
 }
 
@@ -172,7 +200,7 @@ impl From<TextError> for Error {
         match error {
             // Errors of the file keep the kind of their own conversion.
             TextError::Format(error) => error.into(),
-            other => Error::new(kind, other.to_string()),
+            other => Error::of(kind, other),
         }
     }
 }
@@ -204,7 +232,7 @@ impl From<EngineError> for Error {
             EngineError::Format(error) => error.into(),
             EngineError::ModelConfig(error) => error.into(),
             EngineError::Graph(error) => error.into(),
-            other => Error::new(kind, other.to_string()),
+            other => Error::of(kind, other),
         }
     }
 }

@@ -21,14 +21,14 @@
 //!   [`start`](AnswerRequest::start) returns an [`AnswerStream`], which is read piece by piece.
 //!   [`finish`](AnswerStream::finish) returns the [`GeneratedAnswer`]. [`finish_all`] answers a
 //!   batch.
-//! * [`Model::embed`], [`Model::logits`], [`Model::session`], [`Model::resume`], [`Model::plan`],
-//!   [`Model::profile`].
+//! * [`Model::embed`], [`Model::logits`], [`Model::session`], [`Model::resume`],
+//!   [`Model::save_prompt_cache`], [`Model::plan`], [`Model::profile`], [`Model::with_engine`].
 //! * [`TextCodec`]: tokenizer and chat template, without weights.
 //! * [`LogitsProcessor`] and [`TokenSampler`]: your own code between logits and token.
 //! * [`Error`] with an [`ErrorKind`], which carries data.
 //!
-//! The crates below are available as [`engine`], [`formats`], [`graph`], [`text`], [`threads`] and
-//! [`types`].
+//! The crates below are available as [`backend`], [`engine`], [`formats`], [`graph`], [`text`],
+//! [`threads`] and [`types`].
 //!
 //! # Features
 //!
@@ -107,7 +107,7 @@ pub use error::{Error, ErrorKind};
 #[cfg(feature = "gemm")]
 pub use gemm::{GemmHandle, GemmOptions, pack, quant_type};
 pub use listening::AnswerCanceller;
-pub use message::{Message, ToolCall};
+pub use message::{Message, ToolCall, ToolCallDelta};
 pub use model::Model;
 #[cfg(feature = "demo")]
 pub use open::open_demo;
@@ -120,6 +120,7 @@ pub use request::{AnswerRequest, Prompt, finish_all};
 pub use session::SavedSession;
 pub use waiting::WaitCheck;
 
+pub use latent_backend as backend;
 pub use latent_engine as engine;
 pub use latent_engine::cache::{CacheSalt, DiskCache};
 pub use latent_engine::sampling::{

@@ -59,7 +59,7 @@ impl Model {
             ));
         }
         let tokens = tokens.to_owned();
-        self.with_engine(tokens.len(), go_on, move |engine, go_on| {
+        self.lend_engine(tokens.len(), go_on, move |engine, go_on| {
             let rows = if all { tokens.len() } else { 1 };
             let mut logits = Vec::with_capacity(rows * engine.config().vocab_size);
             let wanted = if all { LogitsRequest::All } else { LogitsRequest::Last };

@@ -2,17 +2,17 @@
 
 use crate::codec::TextCodec;
 use crate::description::Description;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::listening::{self, EventReceiver};
 use crate::options::LoadOptions;
 use crate::process::Process;
 use crate::waiting::{self, WaitCheck};
 use crate::worker::ModelWorker;
 use latent_backend::{Backend, CancelToken};
-use latent_engine::Engine;
 use latent_engine::sampling::{RecommendedParams, SamplingParams};
-use latent_engine::scheduler::{Job, Scheduler};
+use latent_engine::scheduler::{Job, Refusal, Scheduler};
 use latent_engine::worker::{EngineLoan, JobSubmission, WorkerCommand, WorkerModel};
+use latent_engine::{ContextLimits, Engine};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
 use latent_graph::passes::BindOptions;
@@ -41,6 +41,7 @@ pub(crate) struct ModelContents {
     pub(crate) text: TextCodec,
     pub(crate) sampling: SamplingParams,
     pub(crate) options: LoadOptions,
+    backend: Option<Arc<dyn Backend>>,
     pub(crate) bind: BindOptions,
     pub(crate) max_batch_tokens: usize,
     pub(crate) description: Description,
@@ -66,28 +67,55 @@ struct EngineDescription {
     max_batch_tokens: usize,
 }
 
-/// Called with the processed and the total bytes of the weights while a model is loaded.
-pub(crate) type LoadProgress = Box<dyn FnMut(u64, u64) + Send>;
+/// How a model is loaded.
+pub(crate) struct ModelSetup {
+    pub(crate) options: LoadOptions,
+    /// The caller's own backend, in place of `options.device`.
+    pub(crate) backend: Option<Arc<dyn Backend>>,
+    /// The caller's own text side, in place of the model's.
+    pub(crate) text: Option<TextCodec>,
+    /// The caller's sampling parameters, in place of the recommended ones.
+    pub(crate) sampling: Option<SamplingParams>,
+    /// Whether the model is loaded again after a fault of the engine.
+    pub(crate) reload: bool,
+    /// Called with the processed and the total bytes of the weights.
+    pub(crate) progress: Box<dyn FnMut(u64, u64) + Send>,
+}
+
+/// The caller's own backend, or that of the device.
+fn open_backend(
+    backend: Option<&Arc<dyn Backend>>,
+    options: &LoadOptions,
+) -> Result<Arc<dyn Backend>, Error> {
+    match backend {
+        Some(backend) => Ok(Arc::clone(backend)),
+        None => Ok(latent_backends::by_name(&options.device)?.into()),
+    }
+}
 
 impl Model {
     /// Loads a model. If `go_on` returns false, loading ends in the background.
     pub(crate) fn load(
         checkpoint: Arc<Checkpoint>,
-        options: LoadOptions,
-        mut progress: LoadProgress,
+        setup: ModelSetup,
         go_on: Option<WaitCheck<'_>>,
     ) -> Result<Model, Error> {
         // Parsed on this thread before the weights are read, so that an unsupported model fails at
         // once.
-        let config = ModelConfig::from_checkpoint(&checkpoint)?;
-        let text = TextCodec::of(&checkpoint, &config)?;
-        let sampling = RecommendedParams::of(&checkpoint)?.params();
+        let config = ModelConfig::before_loading(&checkpoint)?;
+        let ModelSetup { options, backend, text, sampling, reload, mut progress } = setup;
+        let text = text.map_or_else(|| TextCodec::of(&checkpoint, &config), Ok)?;
+        let sampling = match sampling {
+            Some(sampling) => sampling,
+            None => RecommendedParams::of(&checkpoint)?.params(),
+        };
         let (worker, loaded) = {
             let (checkpoint, tokenizer, options) =
                 (Arc::clone(&checkpoint), Arc::clone(text.tokenizer()), options.clone());
-            ModelWorker::start(move || {
+            let backend = backend.clone();
+            ModelWorker::start(reload, move || {
                 // Opened in this closure, so that a reload after a fault opens the device again.
-                let backend = latent_backends::by_name(&options.device)?;
+                let backend = open_backend(backend.as_ref(), &options)?;
                 let engine = Engine::load(&*backend, &checkpoint, &options.engine, &mut progress)?;
                 let about = EngineDescription {
                     description: Description::new(&checkpoint, &engine),
@@ -110,13 +138,14 @@ impl Model {
         };
         let EngineDescription { mut description, bind, max_batch_tokens } = loaded;
         // The engine does not know the warnings of the text side.
-        description.warnings.extend(text.warning().cloned());
+        description.warnings.extend(text.warning().map(str::to_owned));
         let inner = ModelContents {
             checkpoint,
             config,
             text,
             sampling,
             options,
+            backend,
             bind,
             max_batch_tokens,
             description,
@@ -153,15 +182,36 @@ impl Model {
         self.inner.text.tokenizer()
     }
 
-    /// The sampling parameters that the model recommends, with Latent's defaults for the others.
-    /// The seed is 0.
+    /// The sampling parameters of [`ModelBuilder::sampling`](crate::ModelBuilder::sampling), or
+    /// those that the model recommends, with Latent's defaults for the others and a seed of 0.
     pub fn recommended_sampling(&self) -> &SamplingParams {
         &self.inner.sampling
     }
 
     /// The backend of the model, for planning and measuring.
-    pub(crate) fn backend(&self) -> Result<Box<dyn Backend>, Error> {
-        Ok(latent_backends::by_name(&self.inner.options.device)?)
+    pub(crate) fn backend(&self) -> Result<Arc<dyn Backend>, Error> {
+        open_backend(self.inner.backend.as_ref(), &self.inner.options)
+    }
+
+    /// Calls a function with the engine itself, on the model's thread, when all earlier answers
+    /// have ended. Later answers wait for it. Cached prefixes are evicted until `tokens` tokens fit
+    /// into the KV cache, for sequences of the function.
+    ///
+    /// ```
+    /// # let model = latent::Model::demo().context(64).load()?;
+    /// let needed = model.with_engine(0, |engine| engine.needed())?;
+    /// println!("{} bytes of memory", needed.total());
+    /// # Ok::<(), latent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the function panics, the engine has failed, or this is a forked child.
+    pub fn with_engine<T: Send + 'static>(
+        &self,
+        tokens: usize,
+        work: impl FnOnce(&mut Engine) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        self.lend_engine(tokens, None, move |engine, _| Ok(work(engine)))
     }
 
     /// Submits a job to the model's thread.
@@ -194,7 +244,7 @@ impl Model {
     /// Runs `work` on the model's thread when all earlier jobs have ended, with room for `tokens`
     /// tokens in the KV cache. If `go_on` returns false, the step of `work` is cancelled, and the
     /// function that it was given returns false.
-    pub(crate) fn with_engine<T: Send + 'static>(
+    pub(crate) fn lend_engine<T: Send + 'static>(
         &self,
         tokens: usize,
         go_on: Option<WaitCheck<'_>>,
@@ -229,6 +279,14 @@ impl Model {
 
     /// Checks a job before it is submitted, as the scheduler does.
     pub(crate) fn check(&self, job: &Job) -> Result<(), Error> {
-        Ok(job.check(self.inner.description.context, self.inner.config.vocab_size)?)
+        let description = &self.inner.description;
+        job.check(description.context, description.vocab_size).map_err(|refusal| match refusal {
+            Refusal::TooLong { tokens, context } => {
+                let (largest, trained) = (description.largest_context, description.trained_context);
+                let message = ContextLimits { context, largest, trained }.too_long(tokens);
+                Error::new(ErrorKind::TooLong { tokens, context }, message)
+            }
+            other => other.into(),
+        })
     }
 }

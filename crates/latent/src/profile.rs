@@ -49,7 +49,7 @@ impl Model {
             )));
         }
         let backend = self.backend()?;
-        self.with_engine(all, go_on, move |engine, go_on| {
+        self.lend_engine(all, go_on, move |engine, go_on| {
             // Otherwise the first steps would include reading the weights from the disk.
             engine.wait_for_weights();
             let summary = engine.summary();

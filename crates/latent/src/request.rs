@@ -1,6 +1,6 @@
 //! Requests for answers.
 
-use crate::answer::{AnswerStream, GeneratedAnswer};
+use crate::answer::{AnswerStream, GeneratedAnswer, PromptProgress};
 use crate::codec::ChatPrompt;
 use crate::conversation::Chat;
 use crate::error::Error;
@@ -74,6 +74,7 @@ pub struct AnswerRequest {
     prompt: Prompt,
     request: Request,
     processors: Vec<Box<dyn LogitsProcessor>>,
+    progress: Option<PromptProgress>,
     #[cfg(feature = "grammar")]
     grammar: Option<GrammarSource>,
     deadline: Option<Duration>,
@@ -96,6 +97,7 @@ impl Model {
             prompt: prompt.into(),
             request: Request { sampling, ..Request::default() },
             processors: Vec::new(),
+            progress: None,
             #[cfg(feature = "grammar")]
             grammar: None,
             deadline: None,
@@ -234,6 +236,13 @@ impl AnswerRequest {
         self.processor(SamplerProcessor::new(sampler))
     }
 
+    /// Sets a callback for the progress of the prompt: the number of its tokens that are in the KV
+    /// cache, and of all. It is called while the answer is read, on the reader's thread.
+    pub fn prompt_progress(mut self, progress: impl FnMut(usize, usize) + Send + 'static) -> AnswerRequest {
+        self.progress = Some(Box::new(progress));
+        self
+    }
+
     /// Sets the time after [`start`](Self::start) at which the answer fails with
     /// [`ErrorKind::Deadline`](crate::ErrorKind::Deadline). Pieces until then are returned.
     pub fn deadline(mut self, time: Duration) -> AnswerRequest {
@@ -294,8 +303,18 @@ impl AnswerRequest {
     pub fn start(self) -> Result<AnswerStream, Error> {
         #[cfg(feature = "grammar")]
         let grammar = self.grammar;
-        let AnswerRequest { model, prompt, mut request, processors, deadline, priority, key, salt, .. } =
-            self;
+        let AnswerRequest {
+            model,
+            prompt,
+            mut request,
+            processors,
+            progress,
+            deadline,
+            priority,
+            key,
+            salt,
+            ..
+        } = self;
         let deadline = deadline.map(|time| {
             let now = Instant::now();
             // A deadline that overflows becomes one that never passes: more than a century from
@@ -333,7 +352,7 @@ impl AnswerRequest {
             MessageParser::new(Arc::clone(text.tokenizer()), text.format(), &prompt.tools, &prompt.rendered)
         });
         let events = model.submit(job)?;
-        Ok(AnswerStream::new(model, events, tokens, salt).of_chat(chat, parser))
+        Ok(AnswerStream::new(model, events, tokens, salt).of_chat(chat, parser).with_progress(progress))
     }
 
     /// Waits for the whole answer: [`start`](Self::start) and [`AnswerStream::finish`].

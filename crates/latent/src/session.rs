@@ -11,6 +11,7 @@ use crate::model::Model;
 use crate::request::Prompt;
 use latent_engine::cache::CacheSalt;
 use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8; 8] = b"LATNTSN1";
 
@@ -120,6 +121,52 @@ impl Model {
     /// As for [`resume`](Self::resume), and if the session belongs to another owner.
     pub fn resume_for(&self, bytes: &[u8], owner: &[u8]) -> Result<SavedSession, Error> {
         self.resume_with(bytes, CacheSalt::of(owner))
+    }
+
+    /// Writes the rows of the beginning of some tokens that are in the KV cache to a file, with an
+    /// attachment of up to 64 MiB, which [`restore_prompt_cache`](Self::restore_prompt_cache)
+    /// returns. This is the format of `latent run --prompt-cache`. Returns the number of tokens in
+    /// the file.
+    ///
+    /// # Errors
+    /// If the file cannot be written, or the device fails to read its memory.
+    pub fn save_prompt_cache(
+        &self,
+        tokens: &[u32],
+        attachment: Option<&[u8]>,
+        path: impl AsRef<Path>,
+    ) -> Result<usize, Error> {
+        let (tokens, attachment) = (tokens.to_vec(), attachment.map(<[u8]>::to_vec));
+        let path: PathBuf = path.as_ref().to_owned();
+        self.with_scheduler(move |scheduler| {
+            Ok(scheduler.save_session(CacheSalt::default(), &tokens, attachment.as_deref(), &path)?)
+        })
+    }
+
+    /// Reads a file of [`save_prompt_cache`](Self::save_prompt_cache), so that later prompts that
+    /// begin with its tokens find its rows in the KV cache. Returns the tokens, and the attachment
+    /// if the file has one. Restore trusted files only: rows cannot be checked against their
+    /// tokens.
+    ///
+    /// ```
+    /// # let model = latent::Model::demo().context(256).load()?;
+    /// # let folder = tempfile::tempdir().unwrap();
+    /// # let path = folder.path().join("fox.kv");
+    /// let done = model.complete("A fox and").max_tokens(100).finish()?;
+    /// let tokens = [done.prompt, done.tokens].concat();
+    /// let saved = model.save_prompt_cache(&tokens, Some(b"notes"), &path)?;
+    ///
+    /// let (restored, attachment) = model.restore_prompt_cache(&path)?; // in another process
+    /// assert_eq!((&tokens[..saved], attachment.as_deref()), (&restored[..], Some(&b"notes"[..])));
+    /// # Ok::<(), latent::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If the file is damaged, belongs to another model or cache type, or does not fit into the KV
+    /// cache.
+    pub fn restore_prompt_cache(&self, path: impl AsRef<Path>) -> Result<(Vec<u32>, Option<Vec<u8>>), Error> {
+        let path: PathBuf = path.as_ref().to_owned();
+        self.with_scheduler(move |scheduler| Ok(scheduler.restore_session(CacheSalt::default(), &path)?))
     }
 
     fn resume_with(&self, bytes: &[u8], salt: CacheSalt) -> Result<SavedSession, Error> {

@@ -16,14 +16,15 @@ pub(crate) struct ModelWorker {
 
 impl ModelWorker {
     /// Starts the thread. `load` loads the model there, at the start and after each fault of the
-    /// engine. The receiver gets the result of the first time.
+    /// engine, if `reload`. The receiver gets the result of the first time.
     pub(crate) fn start<T: Send + 'static>(
+        reload: bool,
         load: impl FnMut() -> Result<(WorkerModel, T), Error> + Send + 'static,
     ) -> Result<(ModelWorker, Receiver<Result<T, Error>>), Error> {
         let (commands, queue) = WorkerCommands::channel();
         let (first, loaded) = channel();
         let thread = queue
-            .start("latent-model", LoadHooks { load, first: Some(first) })
+            .start("latent-model", LoadHooks { load, reload, first: Some(first) })
             .map_err(|error| Error::new(ErrorKind::Engine, format!("cannot start a thread: {error}")))?;
         Ok((ModelWorker { commands: Some(commands), thread: Some(thread) }, loaded))
     }
@@ -66,6 +67,7 @@ impl Drop for ModelWorker {
 
 struct LoadHooks<F, T> {
     load: F,
+    reload: bool,
     first: Option<Sender<Result<T, Error>>>,
 }
 
@@ -88,5 +90,9 @@ where
             let _ = first.send(about);
         }
         model
+    }
+
+    fn faulted(&mut self, _problem: &str) -> bool {
+        self.reload
     }
 }

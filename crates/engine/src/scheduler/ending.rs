@@ -83,8 +83,10 @@ impl Scheduler {
         task.usage.prompt = task.prompt_len;
         task.usage.completion = task.completion();
         self.counts.longest = self.counts.longest.max(task.usage.prompt + task.usage.completion);
-        if let Some(done) = task.prompt_done {
-            task.usage.generate_time = now.saturating_duration_since(done);
+        match (task.prompt_done, task.started) {
+            (Some(done), _) => task.usage.generate_time = now.saturating_duration_since(done),
+            (None, Some(started)) => task.usage.prompt_time = now.saturating_duration_since(started),
+            (None, None) => {}
         }
         // The end of an answer runs code of the request, whose panic must not reach other jobs.
         let finish = |task: &mut ScheduledJob, reason| {

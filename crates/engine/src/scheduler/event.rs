@@ -83,7 +83,7 @@ pub struct JobUsage {
     pub preemptions: u32,
     /// Time from submission to the first step.
     pub queued: Duration,
-    /// Time from the first step to the end of the prompt.
+    /// Time from the first step to the end of the prompt, or of a job that ends before.
     pub prompt_time: Duration,
     /// Time from the end of the prompt to the end of the job.
     pub generate_time: Duration,

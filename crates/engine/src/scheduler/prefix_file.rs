@@ -56,18 +56,60 @@ impl Scheduler {
         tokens: &[u32],
         save: impl FnOnce(&KvCache, &Sequence, FileOwner, &[u8]) -> Result<T, CacheFileError>,
     ) -> Result<Option<T>, EngineError> {
+        // `restore` counts all rows of the file as run by the MTP layer, so only such rows are
+        // saved.
+        let drafts = self.engine.drafts();
+        let Some(sequence) = self.cached(salt, tokens, drafts) else { return Ok(None) };
+        let attachment = self.attachment(salt);
+        Ok(Some(save(&self.engine.cache, &sequence, self.engine.owner(), &attachment)?))
+    }
+
+    /// The cached rows of the beginning of a text. `drafts`: only those that the MTP layer has run
+    /// too.
+    fn cached(&mut self, salt: CacheSalt, tokens: &[u32], drafts: bool) -> Option<Sequence> {
         // A lookup never returns the row of the last token, since a prompt needs its logits. The
         // file needs that row too, so one more token is looked up.
         let longer = [tokens, &[0]].concat();
         let chain = self.chain(salt, &longer);
         // Blocks on disk belong to the text too. No job waits for this read, so it has no limit.
         self.prefixes.load(&mut self.engine.cache, &chain, &longer, usize::MAX);
-        // `restore` counts all rows of the file as run by the MTP layer, so only such rows are
-        // saved.
-        let drafts = self.engine.drafts();
-        let Some((sequence, _)) = self.prefixes.adopt(&chain, &longer, drafts) else { return Ok(None) };
-        let attachment = self.attachment(salt);
-        Ok(Some(save(&self.engine.cache, &sequence, self.engine.owner(), &attachment)?))
+        self.prefixes.adopt(&chain, &longer, drafts).map(|(sequence, _)| sequence)
+    }
+
+    /// Writes the cached rows of the beginning of a text to a file of
+    /// [`Engine::save_session`](crate::Engine::save_session), with an attachment. A file without
+    /// rows is written if nothing is cached. Returns the number of tokens in the file.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or the backend fails to read its memory.
+    pub fn save_session(
+        &mut self,
+        salt: CacheSalt,
+        tokens: &[u32],
+        attachment: Option<&[u8]>,
+        path: &Path,
+    ) -> Result<usize, EngineError> {
+        let sequence = self.cached(salt, tokens, false).unwrap_or_default();
+        self.engine.cache.save(&sequence, self.engine.owner(), attachment, SavedLayers::Model, path)?;
+        Ok(sequence.len())
+    }
+
+    /// Reads a file of [`save_session`](Self::save_session) or
+    /// [`Engine::save_session`](crate::Engine::save_session) into the prefix cache, for jobs of
+    /// this salt. Evicts the least recently used prefixes if it does not fit. Returns the tokens of
+    /// the file, and its attachment if it has one.
+    ///
+    /// # Errors
+    /// [`EngineError::CacheFile`] for a file that is damaged, belongs to another model or cache
+    /// type, or does not fit.
+    pub fn restore_session(
+        &mut self,
+        salt: CacheSalt,
+        path: &Path,
+    ) -> Result<(Vec<u32>, Option<Vec<u8>>), EngineError> {
+        let (sequence, attachment) =
+            self.read_sequence(|cache, owner| cache.restore(path, owner, SavedLayers::Model))?;
+        Ok((self.keep_sequence(salt, &sequence), attachment))
     }
 
     /// Reads a file of [`save_prefix`](Self::save_prefix) into the prefix cache, for jobs of the
@@ -99,6 +141,16 @@ impl Scheduler {
         path: &Path,
         restore: impl Fn(&mut KvCache, FileOwner) -> Result<RestoredSequence, CacheFileError>,
     ) -> Result<Vec<u32>, EngineError> {
+        let (sequence, attachment) = self.read_sequence(restore)?;
+        self.check_attachment(salt, attachment.as_deref(), path)?;
+        Ok(self.keep_sequence(salt, &sequence))
+    }
+
+    /// Reads a saved sequence, for which prefixes are evicted if necessary.
+    fn read_sequence(
+        &mut self,
+        restore: impl Fn(&mut KvCache, FileOwner) -> Result<RestoredSequence, CacheFileError>,
+    ) -> Result<RestoredSequence, CacheFileError> {
         let owner = self.engine.owner();
         // The number of rows is known only once the header is read, so prefixes are evicted after
         // the first attempt has failed.
@@ -110,11 +162,14 @@ impl Scheduler {
             self.prefixes.evict_states(1);
             restored = restore(&mut self.engine.cache, owner);
         }
-        let (sequence, attachment) = restored?;
-        self.check_attachment(salt, attachment.as_deref(), path)?;
+        restored
+    }
+
+    /// Caches the rows of a restored sequence. Returns its tokens.
+    fn keep_sequence(&mut self, salt: CacheSalt, sequence: &Sequence) -> Vec<u32> {
         let chain = self.chain(salt, sequence.tokens());
-        self.prefixes.insert(&chain, &sequence, true);
-        Ok(sequence.tokens().to_vec())
+        self.prefixes.insert(&chain, sequence, true);
+        sequence.tokens().to_vec()
     }
 
     /// Evicts the cached rows of a text from memory, except those that other cached texts share.

@@ -8,11 +8,13 @@ mod streaming;
 
 use latent::engine::{Engine, EngineOptions, Session};
 use latent::{
-    AnswerRequest, Chat, Error, ErrorKind, GenerationUpdate, LogitsProcessor, Model, Precision, Request,
-    SamplingParams, StopReason,
+    AnswerRequest, Chat, Error, ErrorKind, GenerationUpdate, LoadOptions, LogitsProcessor, Model, Precision,
+    Request, SamplingParams, StopReason, TextCodec, Tokenizer,
 };
 use serde_json::json;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Exact precision, so that the logits of a sequence do not depend on others in the batch.
 fn options(options: &mut EngineOptions) {
@@ -277,7 +279,10 @@ fn errors_have_their_kinds() {
     let model = model();
     assert_eq!(kind(model.complete(Vec::new()).start()), argument("prompt"));
     assert_eq!(kind(model.complete(vec![u32::MAX]).start()), argument("prompt"));
-    assert_eq!(kind(model.complete(vec![1; 600]).start()), ErrorKind::TooLong { tokens: 600, context: 512 });
+    let long = model.complete(vec![1; 600]).start().err().unwrap();
+    assert_eq!(long.kind(), &ErrorKind::TooLong { tokens: 600, context: 512 });
+    let largest = model.description().largest_context;
+    assert!(largest > 600 && long.message().contains(&format!("up to {largest} tokens")), "{long}");
     assert!(matches!(kind(model.logits(&[u32::MAX])), ErrorKind::Argument { .. }));
     assert_eq!(kind(model.logits(&[])), argument("tokens"));
     assert_eq!(kind(model.text().decode(&[u32::MAX], false)), argument("tokens"));
@@ -330,4 +335,81 @@ fn progress_reaches_all_bytes() {
         .unwrap();
     let (done, total) = receiver.into_iter().last().unwrap();
     assert!(done == total && total > 0);
+}
+
+#[test]
+fn the_engine_is_lent_between_answers() {
+    let model = model();
+    let answer = greedy(&model, 60).start().unwrap();
+    // Runs after the answer.
+    let logits = model.with_engine(3, |engine| {
+        let (mut sequence, mut logits) = (Default::default(), Vec::new());
+        let (tokens, wanted) = (&[1_u32, 20, 30], latent::engine::LogitsRequest::Last);
+        engine.prefill(
+            &mut sequence,
+            tokens,
+            8,
+            wanted,
+            &mut |_, row| logits.extend_from_slice(row),
+            &mut |_| true,
+        )?;
+        Ok::<_, latent::engine::EngineError>(logits)
+    });
+    assert_eq!(logits.unwrap().unwrap(), model.logits(&[1, 20, 30]).unwrap());
+    assert_eq!(answer.finish().unwrap().tokens.len(), 60);
+    let error = model.with_engine(0, |_| assert!(std::process::id() == 0, "of the test")).unwrap_err();
+    assert!(error.kind() == &ErrorKind::Engine && error.message().contains("of the test"), "{error}");
+    assert_eq!(greedy(&model, 3).finish().unwrap().tokens.len(), 3);
+}
+
+#[test]
+fn a_caller_sets_the_backend_and_the_text_side() {
+    let codec = |model: &Model| {
+        let numbers = Tokenizer::of_numbers(model.checkpoint().source(), model.config().vocab_size);
+        TextCodec::new(numbers.unwrap(), model.checkpoint(), model.config()).unwrap()
+    };
+    let plain = model();
+    let own = Model::demo().engine(options).text(codec(&plain));
+    let own = own.backend(latent_backends::reference().into()).load().unwrap();
+    assert_eq!(own.description().device, "reference");
+    let (words, numbers) = (greedy(&plain, 4).finish().unwrap(), greedy(&own, 4).finish().unwrap());
+    assert_eq!(words.tokens, numbers.tokens);
+    let ids: Vec<String> = numbers.tokens.iter().map(ToString::to_string).collect();
+    assert_eq!(numbers.text.split_whitespace().collect::<Vec<_>>(), ids);
+}
+
+#[test]
+fn the_progress_of_a_prompt_is_reported_to_the_reader() {
+    let model = Model::demo().engine(options).max_batch_tokens(100).load().unwrap();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let progress = move |done, total| sender.send((done, total, std::thread::current().id())).unwrap();
+    let request = model.complete((1..=250).collect::<Vec<u32>>()).max_tokens(2).prompt_progress(progress);
+    let pieces = request.start().unwrap().map(|piece| piece.unwrap().token).collect::<Vec<_>>();
+    assert_eq!(pieces.len(), 2);
+    let seen: Vec<_> = receiver.into_iter().collect();
+    let here = std::thread::current().id();
+    assert_eq!(seen, [100, 200, 250].map(|done| (done, 250, here)));
+}
+
+#[test]
+fn a_model_is_loaded_again_after_a_fault_unless_the_caller_declines() {
+    for reload in [true, false] {
+        let broken = Arc::new(AtomicBool::new(false));
+        let fault = Arc::clone(&broken);
+        let mut load = LoadOptions::default();
+        options(&mut load.engine);
+        load.scheduler.clock = Arc::new(move || {
+            assert!(!fault.load(Ordering::SeqCst), "a fault of the test");
+            Instant::now()
+        });
+        let model = Model::demo().options(load).reload(reload).load().unwrap();
+        let mut answer = greedy(&model, 400).start().unwrap();
+        answer.next().unwrap().unwrap();
+        broken.store(true, Ordering::SeqCst);
+        assert_eq!(kind(answer.finish()), ErrorKind::Engine);
+        broken.store(false, Ordering::SeqCst);
+        let next = greedy(&model, 4).finish();
+        assert_eq!(next.is_ok(), reload, "{next:?}");
+        assert!(reload || kind(next) == ErrorKind::Engine);
+    }
 }

@@ -13,6 +13,9 @@ fn recommended_sampling_applies_unless_it_is_set() {
     assert_eq!(options.sampling.top_k, recommended.top_k);
     // Each request has a random seed of its own unless one is set.
     assert_ne!(options.sampling.seed, model.generate_options().sampling.seed);
+    let own = latent::SamplingParams { temperature: 0.25, ..recommended.clone() };
+    let cold = latent::Model::demo().context(64).sampling(own).load().unwrap();
+    assert_eq!(cold.generate_options().sampling.temperature, 0.25);
     let seeded = || model.complete("Once").temperature(1.5).seed(7).max_tokens(30).finish().unwrap().tokens;
     assert_eq!(seeded(), seeded());
 }

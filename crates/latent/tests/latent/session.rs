@@ -1,7 +1,9 @@
 //! Saved sessions.
 
 use crate::model;
+use latent::engine::{EngineError, Session};
 use latent::{Chat, ErrorKind};
+use std::error::Error;
 
 #[test]
 fn a_session_is_resumed_by_another_model() {
@@ -57,4 +59,45 @@ fn damaged_sessions_are_refused() {
     assert!(error.message().contains("other tokens"), "{error}");
     let error = model.resume_for(&saved, b"another owner").unwrap_err();
     assert_eq!(error.kind(), &ErrorKind::File, "{error}");
+}
+
+#[test]
+fn prompt_caches_are_files_of_the_engine() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("story.kv");
+    let first = model();
+    let ask = |model: &latent::Model| model.complete("A fox and a lantern").temperature(0.0).max_tokens(100);
+    let done = ask(&first).finish().unwrap();
+    let tokens = [&done.prompt[..], &done.tokens].concat();
+    let saved = first.save_prompt_cache(&tokens, Some(b"notes"), &path).unwrap();
+    // The last token has not run.
+    assert_eq!(saved, tokens.len() - 1);
+
+    let second = model();
+    let (restored, attachment) = second.restore_prompt_cache(&path).unwrap();
+    assert_eq!((&restored[..], attachment.as_deref()), (&tokens[..saved], Some(&b"notes"[..])));
+    let again = ask(&second).finish().unwrap();
+    assert_eq!((again.usage.cached, &again.text), (done.prompt.len() - 1, &done.text));
+
+    // The engine reads the file, and writes one that the model reads.
+    let (file, other) = (path.clone(), folder.path().join("other.kv"));
+    let written = other.clone();
+    let known = first.with_engine(512, move |engine| {
+        let (mut session, attachment) = engine.restore_session(&file)?;
+        engine.save_session(&mut session, None, &written)?;
+        engine.save_session(&mut Session::default(), None, &file)?;
+        Ok::<_, EngineError>((session.tokens().to_vec(), attachment))
+    });
+    assert_eq!(known.unwrap().unwrap(), (restored.clone(), attachment));
+    assert_eq!(second.restore_prompt_cache(&other).unwrap(), (restored, None));
+    assert_eq!(second.restore_prompt_cache(&path).unwrap(), (Vec::new(), None));
+
+    // Tokens that are not cached: a file without rows.
+    assert_eq!(second.save_prompt_cache(&[7, 8, 9], Some(b"x"), &path).unwrap(), 0);
+    assert_eq!(second.restore_prompt_cache(&path).unwrap(), (Vec::new(), Some(b"x".to_vec())));
+    std::fs::write(&path, b"LATNTKV1").unwrap();
+    let error = second.restore_prompt_cache(&path).unwrap_err();
+    assert_eq!(error.kind(), &ErrorKind::File, "{error}");
+    let source = error.source().and_then(|source| source.downcast_ref());
+    assert!(matches!(source, Some(EngineError::CacheFile(_))), "{error:?}");
 }
