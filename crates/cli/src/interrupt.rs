@@ -5,9 +5,11 @@
 //! On Unix all threads block the signals and one thread waits for them with `sigwait`. That thread
 //! is not limited to async-signal-safe calls: it removes files and writes to the terminal.
 
+use latent::AnswerCanceller;
 use std::io::Write;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ctrl-C.
 const SIGINT: i32 = 2;
@@ -17,6 +19,9 @@ static SIGNAL: AtomicI32 = AtomicI32::new(0);
 
 /// Process ID of the child that is ended together with this process, or 0.
 static CHILD_PID: AtomicI32 = AtomicI32::new(0);
+
+/// The running answer, which the first signal cancels.
+static ANSWER: Mutex<Option<AnswerCanceller>> = Mutex::new(None);
 
 /// Number of live [`SignalGuard`]s: if above 0, the first signal ends the program.
 static AT_ONCE: AtomicUsize = AtomicUsize::new(0);
@@ -49,6 +54,17 @@ fn on_signal(signal: i32) {
     let before = SIGNAL.swap(signal, Ordering::SeqCst);
     if before != 0 || AT_ONCE.load(Ordering::SeqCst) > 0 {
         end(signal);
+    }
+    cancel_answer();
+}
+
+fn answer() -> MutexGuard<'static, Option<AnswerCanceller>> {
+    ANSWER.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn cancel_answer() {
+    if let Some(canceller) = &*answer() {
+        canceller.cancel();
     }
 }
 
@@ -132,6 +148,25 @@ pub(crate) fn clear() {
         end(signal);
     }
     SIGNAL.store(0, Ordering::SeqCst);
+}
+
+/// While this lives, a signal cancels the answer.
+pub(crate) struct AnswerGuard(());
+
+/// Cancels an answer at the first signal.
+pub(crate) fn guard_answer(canceller: AnswerCanceller) -> AnswerGuard {
+    *answer() = Some(canceller);
+    // The signal may have been received before.
+    if asked() {
+        cancel_answer();
+    }
+    AnswerGuard(())
+}
+
+impl Drop for AnswerGuard {
+    fn drop(&mut self) {
+        *answer() = None;
+    }
 }
 
 /// While this lives, the child is ended together with this process.

@@ -5,6 +5,7 @@ use crate::exit::UsageError;
 use crate::progress::LateBar;
 use crate::{hub, interrupt, output, pack_cache, ranks};
 use anyhow::{Context, Result, anyhow};
+use latent::{Model, SamplingParams, TextCodec};
 use latent_backend::{Backend, BackendError};
 use latent_engine::{Engine, EngineOptions, PeakRates, Summary};
 use latent_formats::{
@@ -15,10 +16,7 @@ use latent_graph::{Circuit, ModelConfig, support};
 use latent_types::{Tier, format_bytes};
 use std::borrow::Cow;
 use std::path::Path;
-use std::sync::Arc;
-
-#[cfg(feature = "demo")]
-static DEMO: &[u8] = include_bytes!("../../../models/mla-demo-Q4_K_M.gguf");
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Name of the built-in model in messages.
 pub(crate) const DEMO_NAME: &str = "(built-in demo model)";
@@ -175,7 +173,8 @@ impl ModelInfo {
 
 #[cfg(feature = "demo")]
 fn demo() -> Result<Checkpoint> {
-    Ok(Checkpoint::from_static(DEMO_NAME, DEMO)?)
+    // The only reference, so that the error does not occur.
+    Arc::into_inner(latent::open_demo()?).context(DEMO_NAME)
 }
 
 #[cfg(not(feature = "demo"))]
@@ -186,7 +185,71 @@ fn demo() -> Result<Checkpoint> {
 
 /// Loads a model with a progress bar on a terminal, and the start-up line on standard error.
 pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool) -> Result<Engine> {
+    let (backend, options) = prepared(checkpoint, args)?;
     let mut bar = LateBar::bytes(!quiet, "loading");
+    let mut progress = |done, total| show_loading(&mut bar, done, total);
+    let engine = ranks::load(&*backend, checkpoint, &options, &mut progress);
+    bar.finish();
+    let engine = engine?;
+    describe_plans(args);
+    if !quiet {
+        describe_load(&engine, checkpoint, args.verbose);
+    }
+    Ok(engine)
+}
+
+/// [`load`] for answers, with a tokenizer, chat template and sampling parameters that were read
+/// before. The process must not follow rank 0.
+pub(crate) fn load_for_answers(
+    checkpoint: &Arc<Checkpoint>,
+    text: TextCodec,
+    sampling: SamplingParams,
+    args: &EngineArgs,
+    quiet: bool,
+) -> Result<Model> {
+    let (backend, engine) = prepared(checkpoint, args)?;
+    let bar = Arc::new(Mutex::new(LateBar::bytes(!quiet, "loading")));
+    let locked = |bar: &Mutex<LateBar>, change: &dyn Fn(&mut LateBar)| {
+        change(&mut bar.lock().unwrap_or_else(PoisonError::into_inner));
+    };
+    let shown = Arc::clone(&bar);
+    let model = Model::opened(Arc::clone(checkpoint))
+        .text(text)
+        .sampling(sampling)
+        .backend(backend.into())
+        .engine(move |options| *options = engine)
+        // The command ends with an error.
+        .reload(false)
+        .progress(move |done, total| locked(&shown, &|bar| show_loading(bar, done, total)))
+        .load();
+    locked(&bar, &LateBar::finish);
+    let model = model?;
+    describe_plans(args);
+    if !quiet {
+        let (checkpoint, verbose) = (Arc::clone(checkpoint), args.verbose);
+        model.with_engine(0, move |engine| describe_load(engine, &checkpoint, verbose))?;
+    }
+    Ok(model)
+}
+
+/// Shows the progress of loading. A signal ends the program, which has nothing to save.
+fn show_loading(bar: &mut LateBar, done: u64, total: u64) {
+    bar.set(done, total);
+    if interrupt::asked() {
+        bar.finish();
+        interrupt::end_if_asked();
+    }
+}
+
+/// Prints which passes of the plans are skipped.
+fn describe_plans(args: &EngineArgs) {
+    if !args.without.is_empty() {
+        output::note(&format!("plans are made without {}", args.without.join(", ")));
+    }
+}
+
+/// The backend and the options of the flags.
+fn prepared(checkpoint: &Checkpoint, args: &EngineArgs) -> Result<(Box<dyn Backend>, EngineOptions)> {
     let circuit = circuit(args.circuit.as_deref())?.map(Arc::new);
     let hosts = ranks::hosts(args.partition.as_ref())?;
     // Without this error, a forgotten mpirun would silently run the whole model on one host.
@@ -202,23 +265,7 @@ pub(crate) fn load(checkpoint: &Arc<Checkpoint>, args: &EngineArgs, quiet: bool)
     let limit = ModelConfig::before_loading(checkpoint).map(|config| config.context_length);
     let args = &*limit.map_or(Cow::Borrowed(args), |limit| with_context(args, limit));
     let options = EngineOptions { circuit, hosts, offload: args.offload(&*backend), ..args.options() };
-    let engine = ranks::load(&*backend, checkpoint, &options, &mut |done, total| {
-        bar.set(done, total);
-        if interrupt::asked() {
-            // Nothing needs to be saved. The bar is cleared first, because the program ends here.
-            bar.finish();
-            interrupt::end_if_asked();
-        }
-    });
-    bar.finish();
-    let engine = engine?;
-    if !args.without.is_empty() {
-        output::note(&format!("plans are made without {}", args.without.join(", ")));
-    }
-    if !quiet {
-        describe_load(&engine, checkpoint, args.verbose);
-    }
-    Ok(engine)
+    Ok((backend, options))
 }
 
 /// The backend of the flags.

@@ -4,9 +4,9 @@ use crate::args::ModelArgs;
 use crate::hosts_file::HostsFile;
 use crate::{exit, model};
 use anyhow::Result;
-use latent_engine::{Engine, EngineOptions};
+use latent_engine::EngineOptions;
 use latent_formats::{CheckpointSource, Outline};
-use latent_graph::ModelConfig;
+use latent_graph::{ModelConfig, Partition};
 use latent_hosts::predict::{self, PlannedModel, PlannedPart, Prediction, PredictionCase};
 use std::sync::Arc;
 
@@ -68,13 +68,13 @@ fn check_shards(outline: &Outline) -> Result<()> {
     Err(exit::UsageError(problem).into())
 }
 
-/// The predicted run of this engine over ranks; `None` without a hosts file or on one host.
-pub(crate) fn of_engine(
+/// The predicted run of a model over ranks; `None` without a hosts file or on one host.
+pub(crate) fn of_partition(
     args: &ModelArgs,
-    engine: &Engine,
+    partition: Option<&Partition>,
     case: &PredictionCase,
 ) -> Result<Option<Prediction>> {
-    let (Some(path), Some(partition)) = (&args.engine.hosts_file, engine.partition()) else {
+    let (Some(path), Some(partition)) = (&args.engine.hosts_file, partition) else {
         return Ok(None);
     };
     let file = HostsFile::read(path)?;

@@ -423,7 +423,7 @@ struct BenchPrediction {
 
 /// Predicts a test; `None` without a hosts file or on one host.
 fn predicted(args: &ModelArgs, engine: &Engine, case: &PredictionCase) -> Result<Option<BenchPrediction>> {
-    let found = prediction::of_engine(args, engine, case)?;
+    let found = prediction::of_partition(args, engine.partition(), case)?;
     Ok(found.and_then(|found| {
         let speed = match (case.prompt, found.first_token) {
             (0, _) => found.tokens_per_second,

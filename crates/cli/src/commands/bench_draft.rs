@@ -150,7 +150,7 @@ pub(super) fn measure(engine: &mut Engine, checkpoint: &Checkpoint, args: &Bench
                     ..Request::default()
                 };
                 // A new session for each answer: in a reused one the prompt would be cached.
-                engine.generate(&mut Session::default(), &request, &formatter.tokenizer, &mut BenchListener)
+                engine.generate(&mut Session::default(), &request, formatter.tokenizer(), &mut BenchListener)
             };
             let (drafted, plain) = (ask(None)?, ask(Some(0))?);
             if interrupt::asked() {

@@ -3,9 +3,8 @@
 use crate::args::ConstraintArgs;
 use crate::exit::UsageError;
 use anyhow::Result;
-use latent_engine::LogitsProcessor;
 use latent_formats::{input_file, json};
-use latent_grammar::{Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
+use latent_grammar::{Constraint, Grammar, GrammarError, GrammarLimits, GrammarSource, Grammars, Reasoning};
 use latent_text::Tokenizer;
 use std::path::Path;
 use std::sync::Arc;
@@ -73,7 +72,8 @@ impl AnswerConstraint {
         self.grammars.compile(&self.source, reasoning).map_err(wrong)
     }
 
-    pub(super) fn processor(&self, prompt: &[u32]) -> Result<Box<dyn LogitsProcessor>> {
+    /// The constraint of the answer to a prompt.
+    pub(super) fn processor(&self, prompt: &[u32]) -> Result<Constraint> {
         // A template that ends with `<think>` starts the answer within reasoning. Eight tokens hold
         // the tag and a line end, even if each byte is a token.
         let tail = &prompt[prompt.len().saturating_sub(8)..];
@@ -81,15 +81,8 @@ impl AnswerConstraint {
         let [begin, end] = THINKING.map(str::to_owned);
         let reasoning = self.thinks.then_some(Reasoning { begin, end, open });
         // `Grammars` caches compiled grammars, so later answers of a chat do not compile again.
-        Ok(Box::new(self.compile(reasoning.as_ref())?.constraint()))
+        Ok(self.compile(reasoning.as_ref())?.constraint())
     }
-}
-
-pub(super) fn processors(
-    constraint: Option<&AnswerConstraint>,
-    prompt: &[u32],
-) -> Result<Vec<Box<dyn LogitsProcessor>>> {
-    constraint.map(|constraint| constraint.processor(prompt)).into_iter().collect()
 }
 
 fn schema_of(given: &str) -> Result<(String, GrammarSource)> {

@@ -3,16 +3,16 @@
 use super::chat_options::TemplateOptions;
 use crate::exit::UsageError;
 use anyhow::{Context, Result};
+use latent::{ChatPrompt, TextCodec};
 use latent_formats::Checkpoint;
 use latent_graph::ModelConfig;
-use latent_text::{ChatInput, ChatTemplate, EncodeOptions, RenderedText, TextError, Tokenizer};
+use latent_text::{ChatInput, EncodeOptions, RenderedText, TextError, Tokenizer};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// The tokenizer of a model and its chat template, if any.
 pub(super) struct ChatFormatter {
-    pub(super) tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    pub(super) text: TextCodec,
     /// Variables of the template other than the messages.
     pub(super) options: TemplateOptions,
     fit: ContextFit,
@@ -51,23 +51,26 @@ impl ChatFormatter {
         // --ctx-size 0 and larger values mean the model's limit, as in `model::with_context`.
         let context = context.filter(|tokens| *tokens > 0).unwrap_or(largest).min(largest);
         let fit = ContextFit { context, largest };
-        let tokenizer = Arc::new(tokenizer);
-        let template = latent_text::chat_template(checkpoint)?.map(ChatTemplate::new).transpose()?;
-        Ok(ChatFormatter { tokenizer, template, options: TemplateOptions::default(), fit })
+        let text = TextCodec::new(tokenizer, checkpoint, config)?;
+        Ok(ChatFormatter { text, options: TemplateOptions::default(), fit })
+    }
+
+    pub(super) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        self.text.tokenizer()
     }
 
     /// Encodes a text without the template.
     pub(super) fn raw(&self, text: &str) -> Result<Vec<u32>> {
         let how = EncodeOptions { add_special: true, parse_special: self.options.allow_special };
         // Encoding stops as soon as the text cannot fit, so a huge file by mistake fails fast.
-        self.if_fits(self.tokenizer.encode_within(text, how, self.fit.tokens()))?
+        self.if_fits(self.tokenizer().encode_within(text, how, self.fit.tokens()))?
             .map_err(|bytes| self.fit.too_long(bytes))
     }
 
     /// Maximum bytes of a prompt that fits into the context; `None` if the tokenizer's rules set no
     /// bound.
     pub(super) fn longest(&self) -> Option<usize> {
-        self.tokenizer.longest_text(self.fit.tokens())
+        self.tokenizer().longest_text(self.fit.tokens())
     }
 
     /// Refuses a text whose length alone exceeds the context.
@@ -89,24 +92,26 @@ impl ChatFormatter {
 
     /// Encodes a conversation up to the beginning of the answer.
     pub(super) fn chat(&self, messages: &[Value]) -> Result<Vec<u32>> {
-        self.chat_if_fits(messages)?.map_err(|bytes| self.fit.too_long(bytes))
+        let prompt = self.chat_if_fits(messages)?.map_err(|bytes| self.fit.too_long(bytes))?;
+        Ok(prompt.tokens().to_vec())
     }
 
-    /// Encodes a conversation; if it does not fit into the context, the inner error is its size in
-    /// bytes.
-    pub(super) fn chat_if_fits(&self, messages: &[Value]) -> Result<Result<Vec<u32>, usize>> {
+    /// Renders and encodes a conversation; if it does not fit into the context, the inner error is
+    /// its size in bytes.
+    pub(super) fn chat_if_fits(&self, messages: &[Value]) -> Result<Result<ChatPrompt, usize>> {
         let rendered = self.rendered(messages)?;
         let (special, limit) = (self.options.allow_special, self.fit.tokens());
-        self.if_fits(self.tokenizer.encode_rendered_within(&rendered, special, limit))
+        let tokens = self.if_fits(self.tokenizer().encode_rendered_within(&rendered, special, limit))?;
+        Ok(tokens.map(|tokens| ChatPrompt::new(rendered, self.options.tools().clone(), tokens)))
     }
 
     /// Renders a conversation to the text of a prompt.
-    pub(super) fn rendered(&self, messages: &[Value]) -> Result<RenderedText> {
-        let Some(template) = &self.template else {
+    fn rendered(&self, messages: &[Value]) -> Result<RenderedText> {
+        let Some(template) = self.text.template() else {
             let problem = "the model has no chat template; use --raw to pass the prompt unchanged";
             return Err(UsageError(problem.into()).into());
         };
-        let mut input = ChatInput::of_tokenizer(Value::Array(messages.to_vec()), &self.tokenizer);
+        let mut input = ChatInput::of_tokenizer(Value::Array(messages.to_vec()), self.tokenizer());
         self.options.apply(&mut input);
         Ok(template.render(&input)?)
     }

@@ -2,16 +2,17 @@
 
 use super::chat;
 use super::chat_options::{TemplateOptions, system_message};
-use super::constraint::{AnswerConstraint, processors};
+use super::constraint::AnswerConstraint;
 use super::conversation::{self, MessageList};
-use super::printer::{AnswerPrinter, answer_speed, speed};
 use super::prompt::{ChatFormatter, RUN_AGAIN};
 use super::sampling::Sampling;
+use super::speed::{answer_speed, speed};
 use crate::args::RunArgs;
 use crate::exit::UsageError;
+use crate::progress::LateBar;
 use crate::{exit, input, interrupt, model, output, prediction, ranks};
 use anyhow::{Context, Result};
-use latent_engine::{Answer, DraftCount, Engine, Request, Session, StopReason};
+use latent::{DraftCount, GeneratedAnswer, Model, StopReason};
 use latent_formats::OutputFile;
 use latent_hosts::predict::PredictionCase;
 use latent_text::{TextError, Tokenizer};
@@ -56,45 +57,50 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     let sampling = Sampling::new(&args.sampling, &checkpoint)?;
     // A raw prompt has no template and so no reasoning.
     let template = latent_text::chat_template(&checkpoint)?.filter(|_| prompt.conversation.is_some());
-    let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
+    let constraint = AnswerConstraint::new(&args.constraint, formatter.tokenizer(), template)?;
     // Compiled before the weights are read, so that an error in a schema or grammar is reported at
     // once.
-    let processors = processors(constraint.as_ref(), &prompt.tokens)?;
-    let mut engine = model::load(&checkpoint, &args.model.engine, quiet)?;
+    let processor = constraint.map(|constraint| constraint.processor(&prompt.tokens)).transpose()?;
+    let (text, params) = (formatter.text, sampling.params.clone());
+    let model = model::load_for_answers(&checkpoint, text, params, &args.model.engine, quiet)?;
     if let Some(note) = sampling.note().filter(|_| !quiet) {
         output::say(&note);
     }
-    let mut session = Session::default();
     if let Some(path) = args.prompt_cache.read() {
-        (session, _) = engine.restore_session(path)?;
-        if engine.drafts() && !quiet {
+        model.restore_prompt_cache(path)?;
+        if model.description().drafts && !quiet {
             output::note(RUN_AGAIN);
         }
     }
     let shift = args.shift.shift(&args.sampling, prompt.keep, prompt.tokens.len());
-    let request = Request {
-        prompt: prompt.tokens,
-        ignore_eos: args.sampling.ignore_eos,
-        sampling: sampling.params.clone(),
-        max_tokens: args.sampling.max_tokens(),
-        stop: args.sampling.stop.clone(),
-        logprobs: args.sampling.logprobs,
-        shift,
-        ..Request::default()
+    let bar = LateBar::new(!quiet, "prompt", prompt.tokens.len());
+    let request = sampling.request(&args.sampling, &model, prompt.tokens, shift, bar);
+    let mut request = request.request(|request| request.logprobs = args.sampling.logprobs);
+    if let Some(processor) = processor {
+        request = request.processor(processor);
+    }
+    let mut answer = request.start()?;
+    let guard = interrupt::guard_answer(answer.canceller());
+    let streamed = match args.json {
+        true => Ok(()),
+        false => answer.by_ref().try_for_each(|piece| output::stream(&piece?.text)),
     };
-    let mut printer = AnswerPrinter::new(!quiet, request.prompt.len(), !args.json);
-    let answer =
-        engine.generate_with(&mut session, &request, &formatter.tokenizer, processors, &mut printer)?;
-    printer.bar.finish();
+    if streamed.is_err() {
+        answer.stop();
+    }
+    // Returns an error of the answer, whose text `streamed` has printed, again.
+    let answer = answer.finish()?;
+    drop(guard);
     // The session is saved before the rest is printed: printing fails if the terminal was closed.
     let saved = args.saved().map(|path| {
         let attachment = prompt.conversation.map(|mut conversation| {
             conversation.push("assistant", &answer.text);
             conversation.to_bytes()
         });
-        engine.save_session(&mut session, attachment.as_deref(), path)
+        let tokens = [&answer.prompt[..], &answer.tokens].concat();
+        model.save_prompt_cache(&tokens, attachment.as_deref(), path)
     });
-    let printed = show(args, &answer, &engine, &request, &sampling, printer);
+    let printed = streamed.and_then(|()| show(args, &answer, &model, &sampling));
     if let Some(Err(error)) = saved {
         // After a signal `exit::code` prints no error, so it is printed here.
         if interrupt::asked() {
@@ -111,24 +117,14 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
 }
 
 /// Prints the footer, or the whole report as JSON.
-fn show(
-    args: &RunArgs,
-    answer: &Answer,
-    engine: &Engine,
-    request: &Request,
-    sampling: &Sampling,
-    printer: AnswerPrinter,
-) -> Result<()> {
-    if let Some(error) = printer.failed {
-        return Err(error);
-    }
+fn show(args: &RunArgs, answer: &GeneratedAnswer, model: &Model, sampling: &Sampling) -> Result<()> {
     if args.json {
-        return output::json(&report(answer, engine, request, sampling, printer.logprobs)?);
+        return output::json(&report(answer, model, sampling));
     }
     output::line("")?;
     if !args.quiet {
         footer(answer);
-        if let Some(found) = predicted(args, answer, engine)? {
+        if let Some(found) = predicted(args, answer, model)? {
             output::note(&found);
         }
     }
@@ -147,7 +143,7 @@ impl RunPrompt {
     fn new(args: &RunArgs, formatter: &ChatFormatter) -> Result<RunPrompt> {
         // A context shift keeps the BOS token: many models degrade without it.
         let first = |tokens: &[u32]| {
-            usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer.bos())
+            usize::from(!tokens.is_empty() && tokens.first().copied() == formatter.tokenizer().bos())
         };
         if !args.tokens.is_empty() {
             let tokens = args.tokens.clone();
@@ -199,51 +195,50 @@ fn talk(args: &RunArgs) -> Result<()> {
     chat::run(&args.chat())
 }
 
-fn report(
-    answer: &Answer,
-    engine: &Engine,
-    request: &Request,
-    sampling: &Sampling,
-    logprobs: Vec<Value>,
-) -> Result<Value> {
-    let s = engine.summary();
+fn report(answer: &GeneratedAnswer, model: &Model, sampling: &Sampling) -> Value {
+    let usage = &answer.usage;
+    let (new, prompt_seconds) = (usage.prompt - usage.cached, usage.prompt_time.as_secs_f64());
+    let generate_seconds = usage.generate_time.as_secs_f64();
     let mut value = json!({
-        "model": s.name,
-        "prompt_tokens": request.prompt,
+        "model": model.description().name,
+        "prompt_tokens": answer.prompt,
         "tokens": answer.tokens,
         "text": answer.text,
         "stop": answer.stop,
-        "seed": request.sampling.seed,
+        "seed": sampling.params.seed,
         "sampling": sampling.report(),
-        "discarded_tokens": answer.discarded_tokens,
+        "discarded_tokens": usage.discarded,
         "timings": {
-            "prompt_n": answer.prompt_tokens - answer.cached_tokens,
-            "cached_n": answer.cached_tokens,
-            "prompt_seconds": answer.prompt_seconds,
-            "prompt_per_second": speed(answer.prompt_tokens - answer.cached_tokens, answer.prompt_seconds),
+            "prompt_n": new,
+            "cached_n": usage.cached,
+            "prompt_seconds": prompt_seconds,
+            "prompt_per_second": speed(new, prompt_seconds),
             "predicted_n": answer.tokens.len(),
-            "predicted_seconds": answer.generate_seconds,
-            "predicted_per_second": answer_speed(answer.tokens.len(), answer.generate_seconds),
+            "predicted_seconds": generate_seconds,
+            "predicted_per_second": answer_speed(answer.tokens.len(), generate_seconds),
         },
     });
-    if engine.drafts() || answer.drafts.drafted > 0 {
-        value["drafts"] = json!(answer.drafts);
+    if model.description().drafts || usage.drafts.drafted > 0 {
+        value["drafts"] = json!(usage.drafts);
     }
-    if !logprobs.is_empty() {
-        value["logprobs"] = Value::Array(logprobs);
+    if !answer.logprobs.is_empty() {
+        let logprobs = answer.logprobs.iter();
+        value["logprobs"] = logprobs
+            .map(|chosen| json!({"token": chosen.token, "logprob": chosen.logprob, "top": chosen.top}))
+            .collect();
     }
-    Ok(value)
+    value
 }
 
-fn footer(answer: &Answer) {
-    let new = answer.prompt_tokens - answer.cached_tokens;
+fn footer(answer: &GeneratedAnswer) {
+    let usage = &answer.usage;
     output::note(&format!(
         "prompt: {} tokens, {:.1} t/s; answer: {} tokens, {:.1} t/s{}; ended by {}",
-        answer.prompt_tokens,
-        speed(new, answer.prompt_seconds),
+        usage.prompt,
+        speed(usage.prompt - usage.cached, usage.prompt_time.as_secs_f64()),
         answer.tokens.len(),
-        answer_speed(answer.tokens.len(), answer.generate_seconds),
-        drafts(answer),
+        answer_speed(answer.tokens.len(), usage.generate_time.as_secs_f64()),
+        drafts(usage.drafts),
         match answer.stop {
             StopReason::End => "the model",
             StopReason::StopString => "a stop string",
@@ -255,19 +250,25 @@ fn footer(answer: &Answer) {
 }
 
 /// The speed that the hosts file predicts for such an answer.
-fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<String>> {
-    let new = answer.prompt_tokens - answer.cached_tokens;
+fn predicted(args: &RunArgs, answer: &GeneratedAnswer, model: &Model) -> Result<Option<String>> {
+    if args.model.engine.hosts_file.is_none() {
+        return Ok(None);
+    }
+    let (prompt, tokens) = (answer.usage.prompt, answer.tokens.len());
+    let new = prompt - answer.usage.cached;
+    let (partition, chunk) =
+        model.with_engine(0, move |engine| (engine.partition().cloned(), engine.chunk_for(new)))?;
     let case = PredictionCase {
-        context: answer.prompt_tokens + answer.tokens.len(),
+        context: prompt + tokens,
         // The mean length of the sequence during the answer.
-        past: answer.prompt_tokens + answer.tokens.len() / 2,
+        past: prompt + tokens / 2,
         rows: 1,
         in_flight: 1,
         prompt: new,
-        chunk: engine.chunk_for(new),
+        chunk,
         wire: args.model.engine.wire,
     };
-    let found = prediction::of_engine(&args.model, engine, &case)?;
+    let found = prediction::of_partition(&args.model, partition.as_ref(), &case)?;
     Ok(found.map(|found| {
         let prompt = found
             .first_token
@@ -277,7 +278,6 @@ fn predicted(args: &RunArgs, answer: &Answer, engine: &Engine) -> Result<Option<
 }
 
 /// `, 61 of 64 drafts accepted`, or an empty text without drafts.
-pub(super) fn drafts(answer: &Answer) -> String {
-    let DraftCount { drafted, accepted, .. } = answer.drafts;
+fn drafts(DraftCount { drafted, accepted, .. }: DraftCount) -> String {
     if drafted == 0 { String::new() } else { format!(", {accepted} of {drafted} drafts accepted") }
 }

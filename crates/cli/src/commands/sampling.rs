@@ -2,7 +2,9 @@
 
 use crate::args::SamplingArgs;
 use crate::exit::UsageError;
+use crate::progress::LateBar;
 use anyhow::{Context, Result};
+use latent::{AnswerRequest, ContextShift, Model, Prompt};
 use latent_engine::sampling::{RecommendedParams, SamplerKind, SamplingField, SamplingParams};
 use latent_formats::Checkpoint;
 use serde_json::{Map, Value, json};
@@ -34,6 +36,25 @@ impl Sampling {
         // Last: flags override the model's recommendations.
         args.numbers.apply(&mut params);
         Ok(Sampling { params, from_model })
+    }
+
+    /// The request of an answer. `bar` shows the progress of its prompt.
+    pub(super) fn request(
+        &self,
+        args: &SamplingArgs,
+        model: &Model,
+        prompt: impl Into<Prompt>,
+        shift: Option<ContextShift>,
+        mut bar: LateBar,
+    ) -> AnswerRequest {
+        let request = model.complete(prompt).sampling(self.params.clone());
+        request.prompt_progress(move |done, total| bar.advance(done, total)).request(|request| {
+            // The scheduler bounds an answer that shifts its context and has no limit of its own.
+            request.max_tokens = args.max_tokens().or(shift.map(|_| usize::MAX));
+            request.ignore_eos = args.ignore_eos;
+            request.stop.clone_from(&args.stop);
+            request.shift = shift;
+        })
     }
 
     /// A line for the start of a run; `None` if no parameter comes from the model.

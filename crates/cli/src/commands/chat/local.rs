@@ -5,7 +5,7 @@ use super::partner::{AnswerAttempt, ChatAnswer, ChatQuestion, Partner, ReplyEndi
 use super::reply::Reply;
 use crate::args::ChatArgs;
 use crate::commands::chat_options::TemplateOptions;
-use crate::commands::constraint::{AnswerConstraint, processors};
+use crate::commands::constraint::AnswerConstraint;
 use crate::commands::conversation::{self, MessageList};
 use crate::commands::prompt::ChatFormatter;
 use crate::commands::prompt::RUN_AGAIN;
@@ -15,20 +15,17 @@ use crate::output::say;
 use crate::progress::LateBar;
 use crate::{interrupt, model, output, ranks};
 use anyhow::{Context, Result, anyhow};
-use latent_engine::{Answer, ContextShift, Engine, Listener, Request, Session, StopReason, TokenEvent};
-use latent_formats::Checkpoint;
-use latent_text::{ModelHints, ParserOptions, ResponseEvent, ResponseFormat, ResponseParser, Tokenizer};
-use std::collections::HashSet;
+use latent::{AnswerPiece, ChatPrompt, ContextShift, GeneratedAnswer, Model, StopReason};
 use std::path::Path;
 
-/// The engine and the state of one conversation.
+/// The model and the state of one conversation.
 pub(super) struct LocalPartner<'a> {
-    engine: Engine,
+    model: Model,
     formatter: ChatFormatter,
-    format: ResponseFormat,
-    /// Control tokens that occur in the format's markers.
-    markers: HashSet<u32>,
-    session: Session,
+    /// The tokens of the last prompt and its answer, or of the restored conversation.
+    tokens: Vec<u32>,
+    /// Number of rows of the conversation in the KV cache.
+    used: usize,
     sampling: Sampling,
     /// The schema or grammar of all answers.
     constraint: Option<AnswerConstraint>,
@@ -55,26 +52,27 @@ impl LocalPartner<'_> {
         // Rendering checks the template before the model is loaded, which can take minutes.
         let keep = conversation::kept_tokens(&formatter, conversation)?;
         let sampling = Sampling::new(&args.sampling, &checkpoint)?;
-        let format = response_format(&checkpoint, &config)?;
-        let template = latent_text::chat_template(&checkpoint)?;
-        let constraint = AnswerConstraint::new(&args.constraint, &formatter.tokenizer, template)?;
-        let engine = model::load(&checkpoint, &args.model.engine, args.quiet)?;
+        if let Some(warning) = formatter.text.warning() {
+            output::note(&format!("warning: {warning}"));
+        }
+        let template = formatter.text.chat_template();
+        let constraint = AnswerConstraint::new(&args.constraint, formatter.tokenizer(), template)?;
+        let (text, params) = (formatter.text.clone(), sampling.params.clone());
+        let model = model::load_for_answers(&checkpoint, text, params, &args.model.engine, args.quiet)?;
         if let Some(note) = sampling.note().filter(|_| !args.quiet) {
             say(&note);
         }
         let shift = args.shift.shift(&args.sampling, keep, keep);
-        let markers = format.marker_tokens(&formatter.tokenizer);
-        let session = Session::default();
-        Ok(LocalPartner { engine, formatter, format, markers, session, sampling, constraint, shift, args })
+        Ok(LocalPartner { model, formatter, tokens: Vec::new(), used: 0, sampling, constraint, shift, args })
     }
 
-    /// Tokens of the conversation. With a context shift, the oldest turns are removed if the
+    /// The prompt of the conversation. With a context shift, the oldest turns are removed if the
     /// conversation and an answer would not fit.
-    fn fit(&mut self, conversation: &mut MessageList, note: &dyn Fn(&str)) -> Result<Vec<u32>> {
-        let context = self.engine.context();
-        let render = |conversation: &MessageList| -> Result<Option<Vec<u32>>> {
-            let tokens = self.formatter.chat_if_fits(conversation.messages())?;
-            Ok(tokens.ok().filter(|tokens| tokens.len() < context))
+    fn fit(&mut self, conversation: &mut MessageList, note: &dyn Fn(&str)) -> Result<ChatPrompt> {
+        let context = self.model.description().context;
+        let render = |conversation: &MessageList| -> Result<Option<ChatPrompt>> {
+            let prompt = self.formatter.chat_if_fits(conversation.messages())?;
+            Ok(prompt.ok().filter(|prompt| prompt.tokens().len() < context))
         };
         let whole = render(conversation)?;
         if self.shift.is_none() {
@@ -83,12 +81,14 @@ impl LocalPartner<'_> {
         // Room for an answer, at most a quarter of the context. Otherwise its first tokens would
         // shift the context.
         let room = self.args.sampling.max_tokens().unwrap_or(usize::MAX).min(context / 4).max(1);
-        let roomy = |tokens: &Option<Vec<u32>>| tokens.as_ref().is_some_and(|t| t.len() <= context - room);
-        let (mut dropped, mut tokens) = (0, whole);
+        let roomy = |prompt: &Option<ChatPrompt>| {
+            prompt.as_ref().is_some_and(|prompt| prompt.tokens().len() <= context - room)
+        };
+        let (mut dropped, mut prompt) = (0, whole);
         // Fewer turns never make the prompt longer, so a binary search finds the fewest to remove.
         // Rendering and encoding are too slow for one try per turn.
         let most = conversation.droppable();
-        let (mut low, mut high) = (1, if roomy(&tokens) { 0 } else { most });
+        let (mut low, mut high) = (1, if roomy(&prompt) { 0 } else { most });
         while low <= high {
             let middle = usize::midpoint(low, high);
             let rest = render(&conversation.without(middle))?;
@@ -96,22 +96,22 @@ impl LocalPartner<'_> {
             // If even the last turn alone leaves no room for an answer, it is still tried: it may
             // fit the context itself.
             if fits || middle == most {
-                (dropped, tokens) = (middle, rest);
+                (dropped, prompt) = (middle, rest);
             }
             if fits { high = middle - 1 } else { low = middle + 1 }
         }
-        let Some(tokens) = tokens else { return Err(self.too_long(conversation)) };
+        let Some(prompt) = prompt else { return Err(self.too_long(conversation)) };
         if dropped > 0 {
             let before = conversation.len();
             *conversation = conversation.without(dropped);
             let removed = before - conversation.len();
             note(&format!("(the context is full: the {removed} oldest messages are dropped from now on)"));
         }
-        Ok(tokens)
+        Ok(prompt)
     }
 
     fn too_long(&self, conversation: &MessageList) -> anyhow::Error {
-        let context = self.engine.context();
+        let context = self.model.description().context;
         if conversation.len() <= 1 || self.shift.is_some() {
             let ctx = self.larger().map_or_else(String::new, |larger| format!(", or {larger}"));
             return anyhow!(
@@ -132,20 +132,7 @@ impl LocalPartner<'_> {
         ways.join("; ")
     }
 
-    fn parser(&self, conversation: &MessageList) -> Result<ResponseParser> {
-        let name = |id: &u32| self.formatter.tokenizer.token_text(*id).map(str::to_owned);
-        let options = ParserOptions {
-            control_tokens: self.markers.iter().filter_map(name).collect(),
-            ..ParserOptions::default()
-        };
-        let mut parser = ResponseParser::new(&self.format, self.formatter.options.tools(), &options);
-        // Some templates end the prompt within `<think>`: the parser must start in the reasoning
-        // state.
-        parser.continue_prompt(&self.formatter.rendered(conversation.messages())?);
-        Ok(parser)
-    }
-
-    fn ending(&self, answer: &Answer) -> ReplyEnding {
+    fn ending(&self, answer: &GeneratedAnswer) -> ReplyEnding {
         match answer.stop {
             StopReason::Context => ReplyEnding::Full(self.ways_out()),
             StopReason::Length => ReplyEnding::Length,
@@ -160,42 +147,31 @@ impl Partner for LocalPartner<'_> {
         let ChatQuestion { conversation, again, screen, note } = question;
         // Errors of the prompt (too long, a template that fails) are answers to the user and do not
         // end the chat.
-        let ready = self.fit(conversation, note).and_then(|prompt| Ok((prompt, self.parser(conversation)?)));
-        let (prompt, parser) = match ready {
-            Ok(ready) => ready,
+        let prompt = match self.fit(conversation, note) {
+            Ok(prompt) => prompt,
             Err(error) => return Ok(AnswerAttempt::Failed(format!("{error:#}"))),
         };
-        let mut sampling = self.sampling.params.clone();
+        let args = &self.args.sampling;
+        let bar = LateBar::new(!self.args.quiet, "prompt", prompt.tokens().len());
+        let processor = self.constraint.as_ref().map(|constraint| constraint.processor(prompt.tokens()));
         // A fixed --seed still gives reproducible answers to /regen.
-        sampling.seed = sampling.seed.wrapping_add(again);
-        let request = Request {
-            prompt,
-            sampling,
-            max_tokens: self.args.sampling.max_tokens(),
-            ignore_eos: self.args.sampling.ignore_eos,
-            stop: self.args.sampling.stop.clone(),
-            shift: self.shift,
-            ..Request::default()
-        };
-        let processors = processors(self.constraint.as_ref(), &request.prompt)?;
-        let tokenizer = &self.formatter.tokenizer;
-        let mut listener = ShownAnswer {
-            bar: LateBar::new(!self.args.quiet, "prompt", request.prompt.len()),
-            parser,
-            events: Vec::new(),
-            markers: &self.markers,
-            tokenizer,
-            reply: Reply::new(screen),
-            failed: None,
-        };
-        let answer =
-            self.engine.generate_with(&mut self.session, &request, tokenizer, processors, &mut listener);
-        listener.bar.finish();
-        let cut = answer.as_ref().map_or(true, |answer| answer.stop.is_cut());
-        let ShownAnswer { mut reply, failed, .. } = listener.finished(cut);
-        if let Some(error) = failed {
-            return Err(error);
+        let seed = self.sampling.params.seed.wrapping_add(again);
+        let mut request = self.sampling.request(args, &self.model, prompt, self.shift, bar).seed(seed);
+        if let Some(processor) = processor.transpose()? {
+            request = request.processor(processor);
         }
+        let mut reply = Reply::new(screen);
+        let answer = match request.start() {
+            Ok(mut answer) => {
+                let _guard = interrupt::guard_answer(answer.canceller());
+                // An error of the answer ends it, and `finish` returns it.
+                for piece in answer.by_ref().flatten() {
+                    show(&mut reply, &piece)?;
+                }
+                answer.finish()
+            }
+            Err(error) => Err(error),
+        };
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -206,6 +182,7 @@ impl Partner for LocalPartner<'_> {
                 return Ok(AnswerAttempt::Failed(error.to_string()));
             }
         };
+        self.tokens = [&answer.prompt[..], &answer.tokens].concat();
         // Stopped during the prompt. An empty answer must not become part of the conversation.
         if answer.stop == StopReason::Interrupted && answer.tokens.is_empty() {
             return Ok(AnswerAttempt::Stopped);
@@ -216,27 +193,31 @@ impl Partner for LocalPartner<'_> {
         let plain = reply.reasoning.is_empty() || !reply.calls.is_empty();
         let text = if plain { answer.text.clone() } else { reply.text() };
         let reasoning = if plain { String::new() } else { reply.reasoning };
-        let (drafted, accepted) = (answer.drafts.drafted, answer.drafts.accepted);
+        let usage = &answer.usage;
+        // The last token has no row yet.
+        self.used =
+            (self.tokens.len() - usize::from(!answer.tokens.is_empty())).saturating_sub(usage.discarded);
         let figures = ReplyFigures {
-            prompt: answer.prompt_tokens,
-            cached: answer.cached_tokens,
+            prompt: usage.prompt,
+            cached: usage.cached,
             tokens: answer.tokens.len(),
-            prompt_seconds: answer.prompt_seconds,
-            seconds: answer.generate_seconds,
-            discarded: answer.discarded_tokens,
-            drafted,
-            accepted,
+            prompt_seconds: usage.prompt_time.as_secs_f64(),
+            seconds: usage.generate_time.as_secs_f64(),
+            discarded: usage.discarded,
+            drafted: usage.drafts.drafted,
+            accepted: usage.drafts.accepted,
         };
         Ok(AnswerAttempt::Answered(ChatAnswer { text, reasoning, ending: self.ending(&answer), figures }))
     }
 
     fn context(&self) -> Option<(usize, usize)> {
-        Some((self.session.sequence.len(), self.engine.context()))
+        Some((self.used, self.model.description().context))
     }
 
     fn larger(&self) -> Option<String> {
-        let largest = self.engine.largest_context();
-        (largest > self.engine.context()).then(|| format!("--ctx-size can be up to {largest}"))
+        let description = self.model.description();
+        let largest = description.largest_context;
+        (largest > description.context).then(|| format!("--ctx-size can be up to {largest}"))
     }
 
     fn save(&mut self, conversation: &MessageList, path: &Path) -> Result<String> {
@@ -244,7 +225,7 @@ impl Partner for LocalPartner<'_> {
             return file::save(conversation, path);
         }
         let attachment = conversation.to_bytes();
-        let tokens = self.engine.save_session(&mut self.session, Some(&attachment), path)?;
+        let tokens = self.model.save_prompt_cache(&self.tokens, Some(&attachment), path)?;
         let messages = conversation.messages().len();
         Ok(format!("saved {tokens} tokens, {messages} messages to {}", path.display()))
     }
@@ -254,25 +235,15 @@ impl Partner for LocalPartner<'_> {
         if let Some(loaded) = file::load(path)? {
             return Ok(loaded);
         }
-        // The cache has room for one conversation: the old one is released first. If the file
-        // cannot be read, the old conversation stays and its next prompt is computed again.
-        let old = std::mem::take(&mut self.session);
-        self.engine.release(old.sequence);
-        let (session, attachment) = self.engine.restore_session(path)?;
+        let (tokens, attachment) = self.model.restore_prompt_cache(path)?;
         let conversation = attachment.map(|bytes| MessageList::from_bytes(&bytes)).transpose();
-        let conversation = match conversation {
-            Ok(conversation) => conversation,
-            Err(error) => {
-                self.engine.release(session.sequence);
-                return Err(error)
-                    .with_context(|| format!("{}: its conversation cannot be read", path.display()));
-            }
-        };
-        self.session = session;
-        if self.engine.drafts() {
+        let conversation =
+            conversation.with_context(|| format!("{}: its conversation cannot be read", path.display()))?;
+        (self.used, self.tokens) = (tokens.len(), tokens);
+        if self.model.description().drafts {
             note(RUN_AGAIN);
         }
-        let (tokens, path) = (self.session.tokens().len(), path.display());
+        let (tokens, path) = (self.used, path.display());
         let Some(conversation) = conversation else {
             let message = format!(
                 "restored {tokens} tokens from {path}; it contains no conversation, so a new one begins; cached tokens are reused"
@@ -285,85 +256,9 @@ impl Partner for LocalPartner<'_> {
     }
 }
 
-/// The format in which the model writes reasoning and tool calls.
-fn response_format(checkpoint: &Checkpoint, config: &latent_graph::ModelConfig) -> Result<ResponseFormat> {
-    let hints = ModelHints {
-        response_template: latent_text::response_template(checkpoint),
-        chat_template: latent_text::chat_template(checkpoint)?,
-        architecture: Some(config.architecture.as_str()),
-    };
-    Ok(ResponseFormat::for_model(&hints).or_else(|error| {
-        output::note(&format!("warning: the model's response_template is ignored: {error}"));
-        ResponseFormat::for_model(&ModelHints { response_template: None, ..hints })
-    })?)
-}
-
-/// Shows an answer and stops at Ctrl-C.
-struct ShownAnswer<'a> {
-    bar: LateBar,
-    parser: ResponseParser,
-    events: Vec<ResponseEvent>,
-    markers: &'a HashSet<u32>,
-    tokenizer: &'a Tokenizer,
-    reply: Reply<'a>,
-    /// The error of standard output, if any.
-    failed: Option<anyhow::Error>,
-}
-
-impl ShownAnswer<'_> {
-    /// Shows the events of the parser.
-    fn show(&mut self) -> Result<()> {
-        for event in self.events.drain(..) {
-            match event {
-                ResponseEvent::Reasoning(text) => self.reply.reasoning(&text)?,
-                ResponseEvent::Content(text) => self.reply.content(&text)?,
-                ResponseEvent::ToolCallStart { index, name, .. } => self.reply.call(index, &name, "")?,
-                ResponseEvent::ToolCallArguments { index, delta } => self.reply.call(index, "", &delta)?,
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn finished(mut self, cut: bool) -> Self {
-        if cut {
-            self.parser.cut(&mut self.events);
-        } else {
-            self.parser.finish(&mut self.events);
-        }
-        if self.failed.is_none() {
-            self.failed = self.show().err();
-        }
-        self
-    }
-}
-
-impl Listener for ShownAnswer<'_> {
-    fn prompt(&mut self, done: usize, total: usize) -> bool {
-        self.bar.advance(done, total);
-        !interrupt::asked()
-    }
-
-    fn token(&mut self, event: &TokenEvent<'_>) -> bool {
-        // Control tokens have no text. Those of markers (`<think>` in some vocabularies) go to the
-        // parser by name.
-        if event.text.is_empty() && self.markers.contains(&event.token) {
-            let name = self.tokenizer.token_text(event.token).unwrap_or_default();
-            self.parser.push(name, true, &mut self.events);
-        } else {
-            self.parser.push(event.text, false, &mut self.events);
-        }
-        if let Err(error) = self.show() {
-            self.failed = Some(error);
-            return false;
-        }
-        !interrupt::asked()
-    }
-
-    fn rest(&mut self, text: &str) {
-        self.parser.push(text, false, &mut self.events);
-        if self.failed.is_none() {
-            self.failed = self.show().err();
-        }
-    }
+/// Shows a piece of an answer.
+fn show(reply: &mut Reply<'_>, piece: &AnswerPiece) -> Result<()> {
+    reply.reasoning(&piece.reasoning)?;
+    reply.content(&piece.content)?;
+    piece.calls.iter().try_for_each(|call| reply.call(call.index, &call.name, &call.arguments))
 }

@@ -14,7 +14,7 @@ mod stats;
 
 use super::chat_options::system_message;
 use super::conversation::MessageList;
-use super::printer::{answer_speed, speed};
+use super::speed::{answer_speed, speed};
 use crate::args::ChatArgs;
 use crate::exit::{ReportedProblems, UsageError};
 use crate::interrupt;

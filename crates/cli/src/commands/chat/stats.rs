@@ -1,7 +1,7 @@
 //! Token counts and times of a conversation.
 
 use super::partner::ReplyFigures;
-use crate::commands::printer::speed;
+use crate::commands::speed::speed;
 
 /// Sums over the answers of this run.
 #[derive(Default)]

@@ -35,7 +35,8 @@ impl QuestionPrompter {
 
     /// Tokens of a question; `None` if it does not fit into the context.
     pub(super) fn prompt_if_fits(&self, question: &str) -> Result<Option<Vec<u32>>> {
-        Ok(self.formatter.chat_if_fits(self.conversation(question).messages())?.ok())
+        let prompt = self.formatter.chat_if_fits(self.conversation(question).messages())?;
+        Ok(prompt.ok().map(|prompt| prompt.tokens().to_vec()))
     }
 
     fn conversation(&self, question: &str) -> MessageList {

@@ -36,7 +36,7 @@ pub(super) fn run(args: &QuestionsArgs) -> Result<()> {
     // once.
     let (mut session, mut found) = (Session::default(), QuestionAccuracy::default());
     for (question, prompt) in questions.iter().zip(prompts) {
-        let tokenizer = &asker.formatter.tokenizer;
+        let tokenizer = asker.formatter.tokenizer();
         let ask = (prompt, args.n_predict);
         let answer = latent_evaluate::answer(&mut engine, &mut session, tokenizer, ask, &mut SignalListener)?;
         check_interrupt()?;

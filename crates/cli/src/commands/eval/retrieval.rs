@@ -85,7 +85,7 @@ fn finds(engine: &mut Engine, asker: &QuestionPrompter, needle: Needle, most: us
     let mut session = Session::default();
     let ask = (needle.tokens, most);
     let answer =
-        latent_evaluate::answer(engine, &mut session, &asker.formatter.tokenizer, ask, &mut SignalListener)?;
+        latent_evaluate::answer(engine, &mut session, asker.formatter.tokenizer(), ask, &mut SignalListener)?;
     // The cache has room for one prompt, so the next one needs these rows.
     engine.release(session.sequence);
     check_interrupt()?;
