@@ -140,5 +140,5 @@ fn invalid_row_counts_are_refused() {
     }
     refused(&["bench", "--verify", "1,2", "-p", "5"], "--verify");
     refused(&["bench", "--verify", "2", "--sequences", "2"], "cannot be used with");
-    refused(&["bench", "--verify", "8", "-d", "120", "--ctx-size", "64"], "128 tokens of context");
+    refused(&["bench", "--verify", "8", "-d", "120", "--ctx-size", "64"], "128 tokens needed");
 }

@@ -171,7 +171,7 @@ fn what_cannot_work_is_refused_at_once() {
     assert!(stderr.contains("rejected the key") && !stderr.contains("x1y2"), "{stderr}");
     let server = server(vec![MockAnswer::Stream(events("", &["x"]))]);
     let (code, _, stderr) = chat(&server, &["-m", "crow"], "");
-    assert!(code == 64 && stderr.contains("it has fox, owl"), "{stderr}");
+    assert!(code == 64 && stderr.contains("the server has fox, owl"), "{stderr}");
     for (args, word) in [
         (&["chat", "--url", "http://127.0.0.1:9"][..], "cannot reach http://127.0.0.1:9"),
         (&["chat", "--url", "gopher://x"], "http://"),

@@ -181,7 +181,7 @@ fn inputs_that_cannot_be_measured_are_named() {
     for command in ["choice", "questions"] {
         refused(&["eval", command, &folder.file("blank", "\n\n")], 1, &["empty"]);
         refused(&["eval", command, &folder.file("lines", "\n{\"prompt\": \n")], 1, &["line 2", "JSON"]);
-        refused(&["eval", command, &folder.file("keys", "{\"text\": 1}\n")], 1, &["line 1", "has text"]);
+        refused(&["eval", command, &folder.file("keys", "{\"text\": 1}\n")], 1, &["line 1", "found text"]);
     }
     refused(&["eval", "retrieval", "--lengths", "4000"], USAGE, &["4000", "2048"]);
     refused(&["eval", "retrieval", "--lengths", "5"], USAGE, &["--lengths 5"]);

@@ -240,6 +240,17 @@ static int same_type(const struct tensor *t, int packed, uint64_t id, const uint
     return id == GGUF_I8_TENSOR && compare(name, bytes, expected, strlen(expected)) == 0;
 }
 
+/* Writes a shape such as [512, 16], without the dimensions of 1 that a tensor lacks. */
+static void print_shape(const uint64_t *dimensions, char *text, size_t bytes)
+{
+    int last = MAX_DIMENSIONS - 1;
+    while (last > 0 && dimensions[last] == 1) last--;
+    size_t used = 0;
+    for (int i = 0; i <= last && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%llu%s", i ? ", " : "[", (unsigned long long)dimensions[i],
+                                 i == last ? "]" : "");
+}
+
 /* Bytes of a tensor in tiles; 0 if the format has no tiles or the number overflows. */
 static uint64_t tiled_bytes(const struct tensor *t, uint64_t tile_rows)
 {
@@ -323,7 +334,11 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
             else if (size == 0 || (packed && size != stored)) problem = "has an unexpected size";
             else if (offset > whole.left - start || size > whole.left - start - offset) problem = "extends past the end of the file";
             if (problem) {
-                snprintf(error, error_bytes, "tensor %s %s", t->name, problem);
+                char found[96], expected[96];
+                print_shape(dimensions, found, sizeof found);
+                print_shape(t->dimensions, expected, sizeof expected);
+                snprintf(error, error_bytes, "tensor %s %s: found %s, expected %s of type %s", t->name, problem, found,
+                         expected, type_name((enum tensor_type)t->type));
                 return -1;
             }
             places[index] = (struct tensor_place){whole.at + start + offset, (size_t)tile_rows};

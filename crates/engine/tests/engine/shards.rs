@@ -214,7 +214,7 @@ fn a_missing_file_of_a_rank_is_named() {
         let said = |error: &String| match unknown {
             false => {
                 error.contains("this rank runs tensor ")
-                    && error.contains(&format!("{lost}, which is not here"))
+                    && error.contains(&format!("{lost}, which is missing on this host"))
             }
             true => error.contains("no rank has") && error.contains(lost.as_str()),
         };

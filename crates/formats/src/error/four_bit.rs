@@ -23,7 +23,7 @@ pub enum FourBitError {
     #[error("the file contains both {tensor} and {plain}, two forms of one weight")]
     Both { tensor: String, plain: String },
     /// A companion tensor of a packed one is missing.
-    #[error("tensor {tensor} is missing its {missing}; the file is incomplete")]
+    #[error("tensor {tensor} has no {missing}: the file is incomplete")]
     Companion { tensor: String, missing: String },
     /// Elements of another type.
     #[error("tensor {tensor} is {found}, expected {expected}")]

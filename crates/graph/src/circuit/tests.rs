@@ -166,7 +166,7 @@ fn operations_slots_and_values_that_do_not_exist_are_named() {
     let error = refused(|c| {
         c["blocks"]["dense"]["weights"]["q_a"] = c["blocks"]["mla"]["weights"]["q_a"].clone();
     });
-    says(&error, &["\"q_a\"", "block mla", "block dense"]);
+    says(&error, &["\"q_a\"", "blocks mla and dense"]);
     let error = not_built(|c| op(c, "dense", "mlp")["in"] = json!(["x"]));
     says(&error, &["block dense", "mlp reads \"x\""]);
     let error = not_built(|c| c["blocks"]["dense"]["in"] = json!(["h_mid", "x"]));

@@ -113,7 +113,7 @@ fn stop_sequences_are_named_and_errors_have_their_form() {
     }
     let image = json!([{"type": "image", "source": {"type": "url", "url": "http://127.0.0.1/"}}]);
     let reply = server.post(PATH, &body(json!({"messages": [{"role": "user", "content": image}]})));
-    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("images"));
+    assert!(reply.json()["error"]["message"].as_str().unwrap().contains("image"));
 }
 
 #[test]
