@@ -396,7 +396,10 @@ fn kernels_selected_and_memory_planned() {
     insta::assert_snapshot!(format!("{text}arena {} bytes", arena.bytes));
     table.retain(|kernel| kernel.op != OpKind::Route);
     let missing = decode(&table).unwrap_err().to_string();
-    assert!(missing.contains("route") && missing.contains("no kernel implements this operation"), "{missing}");
+    assert!(
+        missing.contains("route") && missing.contains("no kernel implements this operation"),
+        "{missing}"
+    );
 }
 
 #[test]
