@@ -46,10 +46,11 @@ impl ReplyChunks {
         // Both limits are checked before the line is stored: a server could send one endless event,
         // or endless small ones.
         self.read += line.len();
-        if self.data.len() + line.len() > MAX_EVENT_BYTES || self.read > MAX_ANSWER_BYTES {
-            return Err(format!(
-                "the answer exceeds {MAX_ANSWER_BYTES} bytes, or one event {MAX_EVENT_BYTES}"
-            ));
+        if self.data.len() + line.len() > MAX_EVENT_BYTES {
+            return Err(format!("an event of the answer exceeds {MAX_EVENT_BYTES} bytes"));
+        }
+        if self.read > MAX_ANSWER_BYTES {
+            return Err(format!("the answer exceeds {MAX_ANSWER_BYTES} bytes"));
         }
         if let Some(data) = line.strip_prefix("data:") {
             // The SSE specification makes one space after the colon optional.
