@@ -339,7 +339,10 @@ fn broken_files_are_refused_and_nothing_past_them_is_read() {
     let other = random(folder.path(), "tiny-v3", TensorType::Q8_0, false);
     assert!(refused(&std::fs::read(other).unwrap(), "another shape").contains("tensor "));
     let other = random(folder.path(), "tiny-v2", TensorType::F16, false);
-    assert!(refused(&std::fs::read(other).unwrap(), "another type").contains("unexpected type: found ["));
+    assert!(
+        refused(&std::fs::read(other).unwrap(), "another type")
+            .contains("has an unexpected type, expected Q8_0")
+    );
     for (args, problem) in [
         (&["4294967296"][..], "usage"),
         (&["999999"], "not in the vocabulary"),

@@ -328,17 +328,23 @@ int gguf_find(const struct file *file, const struct tensor *tensors, size_t coun
             const struct tensor *t = &tensors[index];
             const char *problem = NULL;
             const uint64_t size = tile_rows ? tiled_bytes(t, tile_rows) : tensor_bytes(t);
-            if (!same_type(t, packed, type, type_text, type_bytes)) problem = "has an unexpected type";
-            else if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) problem = "has an unexpected shape";
-            else if (places[index].data) problem = "occurs twice";
-            else if (size == 0 || (packed && size != stored)) problem = "has an unexpected size";
-            else if (offset > whole.left - start || size > whole.left - start - offset) problem = "extends past the end of the file";
-            if (problem) {
+            if (!same_type(t, packed, type, type_text, type_bytes)) {
+                snprintf(error, error_bytes, "tensor %s has an unexpected type, expected %s", t->name,
+                         type_name((enum tensor_type)t->type));
+                return -1;
+            }
+            if (!known || memcmp(dimensions, t->dimensions, sizeof dimensions) != 0) {
                 char found[96], expected[96];
                 print_shape(dimensions, found, sizeof found);
                 print_shape(t->dimensions, expected, sizeof expected);
-                snprintf(error, error_bytes, "tensor %s %s: found %s, expected %s of type %s", t->name, problem, found,
-                         expected, type_name((enum tensor_type)t->type));
+                snprintf(error, error_bytes, "tensor %s has shape %s, expected %s", t->name, found, expected);
+                return -1;
+            }
+            if (places[index].data) problem = "occurs twice";
+            else if (size == 0 || (packed && size != stored)) problem = "has an unexpected size";
+            else if (offset > whole.left - start || size > whole.left - start - offset) problem = "extends past the end of the file";
+            if (problem) {
+                snprintf(error, error_bytes, "tensor %s %s", t->name, problem);
                 return -1;
             }
             places[index] = (struct tensor_place){whole.at + start + offset, (size_t)tile_rows};
